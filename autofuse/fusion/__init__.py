@@ -1,0 +1,1 @@
+"""Which nodes may be computed together, and the partitions that this allows."""

@@ -1,0 +1,220 @@
+"""The graph: values in single static assignment, nodes in topological order.
+
+A node is what it computes (`compute`), not which ONNX operator it came from: attributes and constant parameters such as
+axes have been used up by the importer. The operator's name and the original node stay for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from autofuse.errors import VerificationError
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import Load
+from autofuse.ir.stage import Compute, Host, Kind, Scan, Stage, inputs_of
+
+ValueId = int
+NodeId = int
+SMALL_CONSTANT = 16
+"""Integer constants up to this many elements are part of the structure: rewrites may look at them."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph. `name` is for people and for the model's inputs and outputs; it is never a key inside.
+
+    `shape` is None only for outputs of Host nodes whose shape depends on data, and for sequences and optionals.
+    """
+
+    id: ValueId
+    name: str
+    dtype: DType
+    shape: tuple[int, ...] | None
+
+    @property
+    def size(self) -> int:
+        """Number of elements (0 where the shape is unknown)."""
+        return math.prod(self.shape) if self.shape is not None else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plain, unpadded tensor."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape where it must be known."""
+        if self.shape is None:
+            raise VerificationError(f"value {self.name!r} has no static shape, but a kernel wants it")
+        return self.shape
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step. `origin` is the index of the ONNX node it was made from (nodes made from one composite share it)."""
+
+    id: NodeId
+    op: str
+    label: str
+    origin: int
+    inputs: tuple[ValueId, ...]
+    outputs: tuple[ValueId, ...]
+    compute: Compute
+
+    @property
+    def kind(self) -> Kind:
+        return self.compute.kind
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of a node that is known to be one."""
+        if not isinstance(self.compute, Stage):
+            raise VerificationError(f"node {self.id} ({self.op}) is {self.kind}, not a stage")
+        return self.compute
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A model after import. `constants` are read-only arrays by value; inputs and outputs are in the model's order."""
+
+    name: str
+    values: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[ValueId, ...]
+    outputs: tuple[ValueId, ...]
+    output_names: tuple[str, ...]
+    constants: Mapping[ValueId, np.ndarray]
+    notes: tuple[str, ...] = field(default=())
+    """What the importer did or refused to do, in words for people."""
+
+    @cached_property
+    def producer(self) -> Mapping[ValueId, Node]:
+        """The node that makes each value (graph inputs and constants have none)."""
+        return {v: n for n in self.nodes for v in n.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[ValueId, tuple[Node, ...]]:
+        """The nodes that read each value, each once."""
+        found: dict[ValueId, list[Node]] = defaultdict(list)
+        for n in self.nodes:
+            for v in dict.fromkeys(n.inputs):
+                found[v].append(n)
+        return {v: tuple(ns) for v, ns in found.items()}
+
+    @cached_property
+    def output_set(self) -> frozenset[ValueId]:
+        return frozenset(self.outputs)
+
+    def value(self, v: ValueId) -> Value:
+        return self.values[v]
+
+    @cached_property
+    def structural_hash(self) -> str:
+        """SHA-256 of the structure: computations, types, shapes and small integer constants, without names and weights."""
+        h = hashlib.sha256(b"autofuse graph 1\n")
+        for line in self._structure():
+            h.update(line.encode())
+            h.update(b"\n")
+        return h.hexdigest()
+
+    def _structure(self) -> Iterable[str]:
+        number: dict[ValueId, int] = {}
+
+        def named(v: ValueId) -> str:
+            if v not in number:
+                number[v] = len(number)
+                value = self.values[v]
+                text = f"{number[v]}:{value.dtype.value}{value.shape}"
+                if v in self.constants:
+                    array = self.constants[v]
+                    small = array.size <= SMALL_CONSTANT and array.dtype.kind in "iub"
+                    text += f"={array.tolist()}" if small else "=constant"
+                return text
+            return str(number[v])
+
+        yield "in " + " ".join(named(v) for v in self.inputs)
+        for n in self.nodes:
+            reads = " ".join(named(v) for v in n.inputs)
+            yield f"{reads} -> {' '.join(named(v) for v in n.outputs)} = {n.compute.text()}"
+        yield "out " + " ".join(named(v) for v in self.outputs)
+
+    @cached_property
+    def weights_digest(self) -> str:
+        """SHA-256 of all constants, in order of first use."""
+        h = hashlib.sha256()
+        order = dict.fromkeys(v for n in self.nodes for v in n.inputs if v in self.constants)
+        for v in [*order, *(v for v in self.outputs if v in self.constants)]:
+            array = np.ascontiguousarray(self.constants[v])
+            h.update(str(array.dtype).encode())
+            h.update(array.tobytes() if array.dtype != object else repr(array.tolist()).encode())
+        return h.hexdigest()
+
+    def text(self) -> str:
+        """A stable, readable listing: one line a node."""
+        lines = [f"graph {self.name}"]
+        for v in self.inputs:
+            value = self.values[v]
+            lines.append(f"  in  %{v} {value.dtype.value}{list(value.shape or ())} {value.name!r}")
+        for n in self.nodes:
+            ins = ", ".join(f"%{v}" + ("c" if v in self.constants else "") for v in n.inputs)
+            outs = ", ".join(f"%{v} {self.values[v].dtype.value}{list(self.values[v].shape or ())}" for v in n.outputs)
+            lines.append(f"  {n.id:4} {outs} = {n.op}({ins})  {n.kind.value}")
+        lines.append("  out " + ", ".join(f"%{v}" for v in self.outputs))
+        return "\n".join(lines)
+
+
+def verify(graph: Graph) -> Graph:
+    """Check every rule of a Graph and give it back: definitions before uses, slots and ranks, types and shapes that agree.
+
+    Raises VerificationError naming the node.
+    """
+    defined: set[ValueId] = set(graph.inputs) | set(graph.constants)
+    if any(v.id != i for i, v in enumerate(graph.values)):
+        raise VerificationError("values are not numbered by their position")
+    for position, n in enumerate(graph.nodes):
+        where = f"node {n.id} ({n.op}, {n.label!r})"
+        if n.id != position:
+            raise VerificationError(f"{where} stands at position {position}")
+        for v in n.inputs:
+            if v not in defined:
+                raise VerificationError(f"{where} reads value {v} before it is made")
+        for v in n.outputs:
+            if v in defined:
+                raise VerificationError(f"{where} makes value {v} a second time")
+            defined.add(v)
+        match n.compute:
+            case Stage() as stage:
+                _verify_stage(graph, n, stage, where)
+            case Scan() | Host() as other:
+                if len(other.dtypes) != len(n.outputs):
+                    raise VerificationError(f"{where} declares {len(other.dtypes)} outputs, has {len(n.outputs)}")
+    for v in graph.outputs:
+        if v not in defined:
+            raise VerificationError(f"graph output {v} is never made")
+    return graph
+
+
+def _verify_stage(graph: Graph, n: Node, stage: Stage, where: str) -> None:
+    if len(n.outputs) != 1:
+        raise VerificationError(f"{where} is a stage and must have one output, has {len(n.outputs)}")
+    out = graph.values[n.outputs[0]]
+    if out.shape != stage.shape or out.dtype is not stage.dtype:
+        raise VerificationError(
+            f"{where} computes {stage.dtype.value}{stage.shape}, its value is {out.dtype.value}{out.shape}"
+        )
+    for ld in inputs_of(stage):
+        if not isinstance(ld, Load) or not isinstance(ld.source, int) or not 0 <= ld.source < len(n.inputs):
+            raise VerificationError(f"{where} loads from {ld.source!r}, which is no input slot")
+        source = graph.values[n.inputs[ld.source]]
+        if source.dtype is not ld.dtype or len(source.dims) != len(ld.index):
+            raise VerificationError(
+                f"{where} loads {ld.dtype.value} of rank {len(ld.index)} from slot {ld.source}, which is "
+                f"{source.dtype.value}{source.shape}"
+            )

@@ -1,0 +1,1 @@
+"""The loop IR: what a kernel does, before it is text of any dialect."""
