@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +28,7 @@ class DType(enum.StrEnum):
     STRING = "string"
 
     @property
-    def numpy(self) -> np.dtype:
+    def numpy(self) -> np.dtype[Any]:
         """The numpy type that stores it (bfloat16 through ml_dtypes, strings as objects)."""
         if self is DType.BFLOAT16:
             return np.dtype(ml_dtypes.bfloat16)

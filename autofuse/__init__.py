@@ -1,0 +1,1 @@
+"""autofuse: finds the fastest way to run an ONNX model by searching over kernel fusions and tile sizes."""

@@ -1,0 +1,104 @@
+"""What a kernel family supplies: variants of a region, their schedules, and the lowering to loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir.layout import Layout
+from autofuse.ir.target import Target
+from autofuse.loops.ir import Kernel
+
+Choice = int | str
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tile sizes and other choices of one variant, sorted by name."""
+
+    choices: tuple[tuple[str, Choice], ...]
+
+    @staticmethod
+    def of(choices: Mapping[str, Choice]) -> Schedule:
+        return Schedule(tuple(sorted(choices.items())))
+
+    @property
+    def values(self) -> dict[str, Choice]:
+        return dict(self.choices)
+
+    def integer(self, name: str) -> int:
+        """A numeric choice."""
+        return int(self.values[name])
+
+    def text(self) -> str:
+        return " ".join(f"{k}={v}" for k, v in self.choices) or "-"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to implement a region program: the family and algorithm, and the layout of every input and output.
+
+    An input that is a constant of the model is prepared in the layout given here when the engine is built; other inputs must
+    arrive in it. `tolerant` marks algorithms that spread non-finite numbers or round more than the direct one.
+    """
+
+    family: str
+    algorithm: str
+    program: RegionProgram
+    input_layouts: tuple[Layout, ...]
+    output_layouts: tuple[Layout, ...]
+    tolerant: bool = False
+
+    @property
+    def key(self) -> str:
+        """Stable text: signature, algorithm and layouts."""
+        ins = ",".join(l.text() for l in self.input_layouts)
+        outs = ",".join(l.text() for l in self.output_layouts)
+        return f"{self.program.signature}:{self.family}/{self.algorithm}:{ins}->{outs}"
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Global memory that passes values between the launches of one region."""
+
+    bytes: int
+
+
+Argument = tuple[str, int]
+"""("input", k), ("output", k) or ("scratch", k): what a kernel parameter is, in terms of the region."""
+
+
+@dataclass(frozen=True)
+class RegionLaunch:
+    """A kernel with its parameters in terms of the region's inputs, outputs and scratch buffers."""
+
+    kernel: Kernel
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The launches of one region, in order."""
+
+    launches: tuple[RegionLaunch, ...]
+    scratch: tuple[Scratch, ...] = ()
+
+
+class Family(Protocol):
+    """A kernel family. It is stateless; everything it knows comes in as arguments."""
+
+    name: str
+
+    def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
+        """Every way in which the family can implement the region on the target (none where it can't)."""
+
+    def schedules(self, variant: Variant, target: Target) -> Iterable[Schedule]:
+        """All legal schedules of a variant: the search space's choices under its constraints."""
+
+    def heuristic(self, variant: Variant, target: Target) -> Schedule:
+        """A good schedule without measuring."""
+
+    def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
+        """The loops. The kernels are verified."""
