@@ -1,0 +1,1 @@
+"""Loops become text: one file a dialect, with a prelude each as its only hand-written device code."""
