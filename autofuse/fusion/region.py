@@ -144,9 +144,7 @@ class RegionProgram:
 def program_of(graph: Graph, region: Region) -> RegionProgram:
     """The self-contained form of a region."""
     local: dict[ValueId, int] = {v: k for k, v in enumerate(region.inputs)}
-    tensors = tuple(
-        Tensor(graph.values[v].dtype, graph.values[v].dims, v in graph.constants) for v in region.inputs
-    )
+    tensors = tuple(Tensor(graph.values[v].dtype, graph.values[v].dims, v in graph.constants) for v in region.inputs)
     steps: list[Step] = []
     number = len(tensors)
     for n in region.nodes:
