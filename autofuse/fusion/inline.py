@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
-
 from autofuse.ir.expr import Apply, Const, Expr, Load, apply, cast_to, const, load, select
 from autofuse.ir.stage import Stage
 

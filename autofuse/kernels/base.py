@@ -94,8 +94,8 @@ class Family(Protocol):
     def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
         """Every way in which the family can implement the region on the target (none where it can't)."""
 
-    def schedules(self, variant: Variant, target: Target) -> Iterable[Schedule]:
-        """All legal schedules of a variant: the search space's choices under its constraints."""
+    def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
+        """The names, besides the choices, that the constraints of the family's search space may use."""
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
         """A good schedule without measuring."""
