@@ -1,0 +1,150 @@
+"""The rules of fusion: each says why some nodes may not share a kernel. RULES is the table, in the order of asking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autofuse.fusion.form import Form, analyse
+from autofuse.fusion.inline import is_expensive
+from autofuse.fusion.region import YES, Region, Verdict, program_of
+from autofuse.ir.expr import Apply, loads, walk
+from autofuse.ir.graph import Graph, NodeId
+from autofuse.ir.stage import Kind
+from autofuse.ir.target import Target
+
+MAX_EXPRESSION = 2000
+"""Operations in one kernel's expressions: beyond it compile time grows faster than what fusion saves."""
+
+MAX_REPEATED = 4
+"""How many times as much arithmetic a fused prologue may do as on its own, where it is not dear."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A set of nodes that asks to become a region."""
+
+    graph: Graph
+    region: Region
+    target: Target
+
+
+Rule = Callable[[Candidate], Verdict]
+
+
+def has_kernel(c: Candidate) -> Verdict:
+    """Host operators run on their own."""
+    bad = tuple(n for n in c.region.nodes if c.graph.nodes[n].kind is Kind.HOST)
+    if bad and len(c.region.nodes) > 1:
+        return Verdict(False, "host", "it runs on the host, outside any kernel", bad)
+    return YES
+
+
+def convex(c: Candidate) -> Verdict:
+    """No path may leave the region and come back: the kernel would wait for itself."""
+    members = set(c.region.nodes)
+    first, last = c.region.nodes[0], c.region.nodes[-1]
+    tainted: set[NodeId] = set()
+    for n in range(first, last + 1):
+        node = c.graph.nodes[n]
+        sources = [c.graph.producer[v].id for v in node.inputs if v in c.graph.producer]
+        if n in members:
+            through = [s for s in sources if s in tainted]
+            if through:
+                return Verdict(
+                    False, "convexity", "a path between the two leads through a node outside", (through[0], n)
+                )
+        elif any(s in members or s in tainted for s in sources):
+            tainted.add(n)
+    return YES
+
+
+def arguments(c: Candidate) -> Verdict:
+    """A launch takes a limited number of arguments."""
+    count = len(c.region.inputs) + len(c.region.outputs)
+    if count > c.target.max_parameters:
+        return Verdict(
+            False, "arguments", f"the kernel would take {count} arguments, the device allows {c.target.max_parameters}"
+        )
+    return YES
+
+
+def aligned(c: Candidate) -> Verdict:
+    """All parts must share one domain (see autofuse.fusion.form)."""
+    if any(c.graph.nodes[n].kind is Kind.HOST for n in c.region.nodes):
+        return YES
+    form = analyse(program_of(c.graph, c.region))
+    if isinstance(form, Verdict):
+        blamed = tuple(c.region.nodes[k] for k in form.nodes if k < len(c.region.nodes))
+        return Verdict(False, form.rule, form.reason, blamed)
+    return YES
+
+
+def bounded(c: Candidate) -> Verdict:
+    """The expressions of one kernel stay below a size that compilers handle."""
+    form = _form(c)
+    if form is None:
+        return YES
+    size = sum(1 for e in (*(a.body for a in form.anchors), *(o.value for o in form.outputs)) for _ in walk(e))
+    if size > MAX_EXPRESSION:
+        return Verdict(False, "size", f"its expressions would have {size} operations, {MAX_EXPRESSION} are allowed")
+    return YES
+
+
+def not_repeated(c: Candidate) -> Verdict:
+    """A producer must not be computed anew, again and again, for each element of its consumer.
+
+    A contraction reads every operand element many times, a window several times; index arithmetic (views, padding) is free, a few
+    cheap operations are tolerable, anything dear is not.
+    """
+    form = _form(c)
+    if form is None:
+        return YES
+    for a in form.anchors:
+        arithmetic = [e for e in walk(a.body) if e.dtype.is_float and not _is_free(e)]
+        dear = [e for e in arithmetic if is_expensive(e)]
+        own = 1 if form.kind is Kind.CONTRACT else 0
+        elements = sum(_size(form, ld.source) for ld in loads(a.body))
+        repeats = form.row_points * form.reduced_points / max(elements, 1)
+        if repeats > MAX_REPEATED and len(arithmetic) - own > 0:
+            limit = 0 if dear else 2 * (form.kind is not Kind.CONTRACT) + 4 * (form.kind is Kind.CONTRACT)
+            if dear or len(arithmetic) - own > limit:
+                return Verdict(
+                    False,
+                    "recomputation",
+                    f"a producer would be computed about {repeats:.0f} times over",
+                    c.region.nodes[:1],
+                )
+    return YES
+
+
+def _is_free(e: object) -> bool:
+    return not isinstance(e, Apply) or e.fn in ("select", "cast")
+
+
+def _size(form: Form, source: object) -> int:
+    size = 1
+    if isinstance(source, int):
+        for n in form.program.inputs[source].shape:
+            size *= n
+    return size
+
+
+def _form(c: Candidate) -> Form | None:
+    if any(c.graph.nodes[n].kind is Kind.HOST for n in c.region.nodes):
+        return None
+    form = analyse(program_of(c.graph, c.region))
+    return form if isinstance(form, Form) else None
+
+
+RULES: tuple[Rule, ...] = (has_kernel, convex, arguments, aligned, bounded, not_repeated)
+
+
+def check(graph: Graph, region: Region, target: Target) -> Verdict:
+    """The first refusal, or a yes."""
+    candidate = Candidate(graph, region, target)
+    for rule in RULES:
+        verdict = rule(candidate)
+        if not verdict:
+            return verdict
+    return YES

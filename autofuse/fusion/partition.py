@@ -1,0 +1,215 @@
+"""Partitions: how a graph falls into regions, from one a node to as few as the rules allow."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from autofuse.errors import VerificationError
+from autofuse.fusion.legality import check
+from autofuse.fusion.region import YES, Region, Verdict
+from autofuse.ir.graph import Graph, Node, NodeId, ValueId
+from autofuse.ir.stage import Kind
+from autofuse.ir.target import Target
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A contested edge: `value` made by node `producer` and read by node `consumer`."""
+
+    producer: NodeId
+    consumer: NodeId
+    value: ValueId
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Regions in an order in which each can run after those before it. Together they make every graph output."""
+
+    regions: tuple[Region, ...]
+    refusals: Mapping[Edge, Verdict] = field(default_factory=dict, compare=False)
+    """Why edges that were asked to fuse did not."""
+
+    @property
+    def key(self) -> tuple[tuple[NodeId, ...], ...]:
+        return tuple(sorted(r.nodes for r in self.regions))
+
+
+def edges_of(graph: Graph) -> tuple[Edge, ...]:
+    """Every edge between two nodes that have kernels, in topological order of its producer."""
+    found: list[Edge] = []
+    for n in graph.nodes:
+        if n.kind is Kind.HOST:
+            continue
+        for v in n.outputs:
+            for m in graph.consumers.get(v, ()):
+                if m.kind is not Kind.HOST:
+                    found.append(Edge(n.id, m.id, v))
+    return tuple(found)
+
+
+class Partitioner:
+    """Decodes choices of edges into legal partitions; verdicts are remembered by the set of nodes."""
+
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph = graph
+        self.target = target
+        self.edges = edges_of(graph)
+        self._verdicts: dict[frozenset[NodeId], Verdict] = {}
+
+    def verdict(self, nodes: frozenset[NodeId]) -> Verdict:
+        """Whether these nodes may be one region."""
+        found = self._verdicts.get(nodes)
+        if found is None:
+            region = Region.of(self.graph, nodes)
+            found = YES if len(nodes) == 1 else check(self.graph, region, self.target)
+            self._verdicts[nodes] = found
+        return found
+
+    def merge(self, wanted: Iterable[Edge]) -> Partition:
+        """Fuse the wanted edges one after the other, skipping those that a rule or a cycle among regions forbids."""
+        group: dict[NodeId, frozenset[NodeId]] = {n.id: frozenset({n.id}) for n in self.graph.nodes}
+        refusals: dict[Edge, Verdict] = {}
+        for e in wanted:
+            a, b = group[e.producer], group[e.consumer]
+            if a is b:
+                continue
+            union = a | b
+            verdict = self.verdict(union)
+            if verdict:
+                verdict = self._acyclic(union, group)
+            if not verdict:
+                refusals[e] = verdict
+                continue
+            for n in union:
+                group[n] = union
+        return self._ordered(set(group.values()), refusals)
+
+    def _acyclic(self, union: frozenset[NodeId], group: Mapping[NodeId, frozenset[NodeId]]) -> Verdict:
+        """Merging must not make two regions wait for each other."""
+        lowest = min(union)
+        highest = max(union)
+        start = {
+            c.id for n in union for v in self.graph.nodes[n].outputs for c in self.graph.consumers.get(v, ())
+        } - union
+        seen: set[NodeId] = set()
+        stack = list(start)
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            members = group[n]
+            seen |= members
+            for m in members:
+                for v in self.graph.nodes[m].outputs:
+                    for c in self.graph.consumers.get(v, ()):
+                        if c.id in union:
+                            return Verdict(
+                                False, "cycle", "another region would have to run both before and after it", (m, c.id)
+                            )
+                        if c.id not in seen and lowest <= c.id and (c.id < highest or min(group[c.id]) < highest):
+                            stack.append(c.id)
+        return YES
+
+    def _ordered(self, groups: set[frozenset[NodeId]], refusals: dict[Edge, Verdict]) -> Partition:
+        order = _topological(self.graph, groups)
+        return Partition(tuple(Region.of(self.graph, g) for g in order), refusals)
+
+    # ---- the landmarks
+
+    def unfused(self) -> Partition:
+        """One region for every ONNX node: what was one operator of the model stays one where the rules allow."""
+        same = [e for e in self.edges if self.graph.nodes[e.producer].origin == self.graph.nodes[e.consumer].origin]
+        return self.merge(same)
+
+    def greedy(self) -> Partition:
+        """Fuse every edge that may be, the largest intermediates first within each contraction's or reduction's reach."""
+        return self.merge(sorted(self.edges, key=self._rank))
+
+    def _rank(self, e: Edge) -> tuple[int, int, int]:
+        producer, consumer = self.graph.nodes[e.producer], self.graph.nodes[e.consumer]
+        return (_priority(producer, consumer), e.consumer, e.producer)
+
+    def chosen(self, choice: Callable[[Edge], bool]) -> Partition:
+        """Fuse the edges that `choice` picks (as far as legal)."""
+        return self.merge(sorted((e for e in self.edges if choice(e)), key=self._rank))
+
+    def enumerate(self) -> Iterator[Partition]:
+        """Distinct legal partitions, lazily: unfused, greedy, then with ever more edges of the greedy one cut."""
+        seen: set[tuple[tuple[NodeId, ...], ...]] = set()
+
+        def new(p: Partition) -> bool:
+            fresh = p.key not in seen
+            seen.add(p.key)
+            return fresh
+
+        for p in (self.unfused(), self.greedy()):
+            if new(p):
+                yield p
+        ordered = sorted(self.edges, key=self._rank)
+        frontier: list[frozenset[Edge]] = [frozenset()]
+        while frontier:
+            following: list[frozenset[Edge]] = []
+            for cut in frontier:
+                least = max((ordered.index(e) for e in cut), default=-1)
+                for k in range(least + 1, len(ordered)):
+                    wider = cut | {ordered[k]}
+                    p = self.merge([e for e in ordered if e not in wider])
+                    following.append(wider)
+                    if new(p):
+                        yield p
+            frontier = following
+
+
+def _priority(producer: Node, consumer: Node) -> int:
+    """Edges in the order in which they are best fused: within one operator, epilogues, then the rest."""
+    if producer.origin == consumer.origin:
+        return 0
+    if producer.kind in (Kind.CONTRACT, Kind.REDUCE):
+        return 1
+    return 2 if consumer.kind is Kind.MAP else 3
+
+
+def _topological(graph: Graph, groups: set[frozenset[NodeId]]) -> list[frozenset[NodeId]]:
+    """Regions ordered so that suppliers come first; among the free ones the one with the earliest node."""
+    of = {n: g for g in groups for n in g}
+    needs: dict[frozenset[NodeId], set[frozenset[NodeId]]] = {g: set() for g in groups}
+    feeds: dict[frozenset[NodeId], set[frozenset[NodeId]]] = {g: set() for g in groups}
+    for g in groups:
+        for n in g:
+            for v in graph.nodes[n].inputs:
+                source = graph.producer.get(v)
+                if source is not None and of[source.id] is not g:
+                    needs[g].add(of[source.id])
+                    feeds[of[source.id]].add(g)
+    ready = [(min(g), g) for g in groups if not needs[g]]
+    heapq.heapify(ready)
+    out: list[frozenset[NodeId]] = []
+    while ready:
+        _, g = heapq.heappop(ready)
+        out.append(g)
+        for f in feeds[g]:
+            needs[f].discard(g)
+            if not needs[f]:
+                heapq.heappush(ready, (min(f), f))
+    if len(out) != len(groups):
+        raise VerificationError("the regions of a partition wait for each other in a cycle")
+    return out
+
+
+def verify_partition(graph: Graph, partition: Partition, target: Target) -> Partition:
+    """Check every rule of a partition and give it back: each region legal, every value supplied before it is read."""
+    made: set[ValueId] = set(graph.inputs) | set(graph.constants)
+    for region in partition.regions:
+        missing = [v for v in region.inputs if v not in made]
+        if missing:
+            raise VerificationError(f"region {region.nodes} reads value {missing[0]} before any region delivers it")
+        verdict: Verdict = YES if len(region.nodes) == 1 else check(graph, region, target)
+        if not verdict:
+            raise VerificationError(f"region {region.nodes} is illegal: {verdict.reason}")
+        made |= set(region.outputs)
+    lost = [v for v in graph.outputs if v not in made]
+    if lost:
+        raise VerificationError(f"graph output {lost[0]} is delivered by no region")
+    return partition

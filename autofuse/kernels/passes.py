@@ -1,0 +1,88 @@
+"""Passes: in which order a form's anchors and outputs can be computed, and how partial results combine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autofuse.fusion.form import Anchor, Form
+from autofuse.fusion.inline import is_expensive
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import Expr, Var, apply, call, const, variables, walk
+from autofuse.ir.stage import Combine
+
+
+def levels(form: Form) -> tuple[tuple[Anchor, ...], ...]:
+    """The anchors of each pass over the reduced axes: a pass needs only results of the passes before it."""
+    level: dict[Var, int] = {}
+    out: list[list[Anchor]] = []
+    for a in form.anchors:
+        needs = [level[v] for v in variables(a.body) if v in level]
+        k = max(needs, default=-1) + 1
+        level[a.result] = k
+        if k == len(out):
+            out.append([])
+        out[k].append(a)
+    return tuple(tuple(p) for p in out)
+
+
+def identity(combine: Combine, dtype: DType) -> Expr:
+    """The value that changes nothing under a combine (for ARG*, that of the compared value)."""
+    match combine:
+        case Combine.SUM:
+            return const(0, dtype)
+        case Combine.PROD:
+            return const(1, dtype)
+        case Combine.MAX | Combine.ARGMAX | Combine.ARGMAX_LAST:
+            return const(dtype.min_value, dtype)
+        case _:
+            return const(dtype.max_value, dtype)
+
+
+def merge(combine: Combine, a: Expr, b: Expr) -> Expr:
+    """a combined with b; not for ARG*."""
+    match combine:
+        case Combine.SUM:
+            return call("add", a, b) if a.dtype is not DType.BOOL else call("or", a, b)
+        case Combine.PROD:
+            return call("mul", a, b) if a.dtype is not DType.BOOL else call("and", a, b)
+        case Combine.MAX:
+            return call("maximum", a, b) if a.dtype is not DType.BOOL else call("or", a, b)
+        case Combine.MIN:
+            return call("minimum", a, b) if a.dtype is not DType.BOOL else call("and", a, b)
+        case _:
+            raise ValueError(f"{combine} carries a position; use better()")
+
+
+def better(combine: Combine, new: Expr, best: Expr) -> Expr:
+    """Whether a later element replaces the best so far in an ARG reduction. The first NaN wins over everything."""
+    last = combine in (Combine.ARGMAX_LAST, Combine.ARGMIN_LAST)
+    larger = combine in (Combine.ARGMAX, Combine.ARGMAX_LAST)
+    fn = ("ge" if last else "gt") if larger else ("le" if last else "lt")
+    wins = apply(fn, (new, best), DType.BOOL)
+    if not new.dtype.is_float:
+        return wins
+    nan_new, nan_best = call("isnan", new), call("isnan", best)
+    if last:
+        return call("or", nan_new, wins)
+    return call("or", wins, call("and", nan_new, call("not", nan_best)))
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A full-size subexpression that is worth keeping between passes: computed in pass `first`, read again later."""
+
+    expr: Expr
+    first: int
+
+
+def reused(groups: Sequence[Sequence[Expr]], reduced: Sequence[Var]) -> tuple[Cached, ...]:
+    """Expensive subexpressions over the reduced axes that several groups (passes, then the outputs) need: the largest ones."""
+    seen: dict[Expr, list[int]] = {}
+    for k, group in enumerate(groups):
+        for x in dict.fromkeys(x for e in group for x in walk(e)):
+            if is_expensive(x) and variables(x) & set(reduced):
+                seen.setdefault(x, []).append(k)
+    shared = {x: ks for x, ks in seen.items() if len(ks) > 1}
+    inner = {y for x in shared for y in walk(x) if y is not x}
+    return tuple(Cached(x, min(ks)) for x, ks in shared.items() if x not in inner)
