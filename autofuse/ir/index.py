@@ -78,6 +78,8 @@ def terms(e: Expr) -> tuple[Terms, int]:
         match x:
             case Const():
                 constant += c * int(x.value)
+            case Var(extent=1):
+                pass
             case Apply("add", (a, b)):
                 stack += [(b, c), (a, c)]
             case Apply("sub", (a, b)):

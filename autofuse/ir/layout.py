@@ -62,10 +62,7 @@ class Layout:
 
     def extents(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The physical extents of a tensor of this shape."""
-        return tuple(
-            d.block or -(-shape[d.axis] // self.blocks.get(d.axis, 1))
-            for d in self.dims
-        )
+        return tuple(d.block or -(-shape[d.axis] // self.blocks.get(d.axis, 1)) for d in self.dims)
 
     def size(self, shape: tuple[int, ...]) -> int:
         """Elements in memory, padding included."""
@@ -77,9 +74,7 @@ class Layout:
     def physical(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The physical index of a logical one."""
         return tuple(
-            ix.floor_mod(index[d.axis], d.block)
-            if d.block
-            else ix.floor_div(index[d.axis], self.blocks.get(d.axis, 1))
+            ix.floor_mod(index[d.axis], d.block) if d.block else ix.floor_div(index[d.axis], self.blocks.get(d.axis, 1))
             for d in self.dims
         )
 

@@ -1,0 +1,1 @@
+"""Engines: a plan becomes memory, prepared weights and a sequence of launches that runs."""

@@ -1,0 +1,187 @@
+"""The plan: what was decided, as data that is saved, checked and used again.
+
+A plan names the graph by its structural hash and holds, per region, the nodes, the values delivered, the variant with its layouts and
+the schedule. Kernel text is never stored: it is generated again from the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import autofuse
+from autofuse.errors import PlanError, StorageError
+from autofuse.fusion.region import Region
+from autofuse.ir.graph import Graph
+from autofuse.ir.layout import Layout
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Schedule
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PlannedRegion:
+    """One region with its implementation. For a Host region family is "host" and the layouts are plain."""
+
+    region: Region
+    family: str
+    algorithm: str
+    input_layouts: tuple[Layout, ...]
+    output_layouts: tuple[Layout, ...]
+    schedule: Schedule
+
+    @property
+    def label(self) -> str:
+        """Short text for people: family, algorithm, schedule."""
+        return f"{self.family}/{self.algorithm} {self.schedule.text()}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A complete decision for one graph on one architecture. `regions` are in the order in which they run."""
+
+    graph: str
+    device: str
+    arch: str
+    threads: int
+    accuracy: str
+    regions: tuple[PlannedRegion, ...]
+    origin: str = field(default="", compare=False)
+    """Where it came from, in words: unfused, greedy, a trial."""
+
+    @property
+    def key(self) -> str:
+        """SHA-256 (16 hex digits) of all that decides what runs."""
+        return hashlib.sha256(json.dumps(self._decisions(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def _decisions(self) -> dict[str, Any]:
+        return {
+            "graph": self.graph,
+            "device": self.device,
+            "arch": self.arch,
+            "threads": self.threads,
+            "accuracy": self.accuracy,
+            "regions": [_region_to_json(r) for r in self.regions],
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The versioned form that is saved."""
+        head = {"format": FORMAT, "autofuse": autofuse.__version__, "origin": self.origin}
+        return {**head, **self._decisions()}
+
+    def save(self, path: Path) -> None:
+        """Write atomically; StorageError where that fails."""
+        text = json.dumps(self.to_json(), indent=1)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+            with os.fdopen(handle, "w") as f:
+                f.write(text)
+            os.replace(temporary, path)
+        except OSError as error:
+            raise StorageError(
+                f"{path}: the plan cannot be written: {error.strerror}; choose another --output"
+            ) from error
+
+
+def _region_to_json(r: PlannedRegion) -> dict[str, Any]:
+    return {
+        "nodes": list(r.region.nodes),
+        "inputs": list(r.region.inputs),
+        "outputs": list(r.region.outputs),
+        "family": r.family,
+        "algorithm": r.algorithm,
+        "input_layouts": [x.text() for x in r.input_layouts],
+        "output_layouts": [x.text() for x in r.output_layouts],
+        "schedule": r.schedule.values,
+    }
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file. PlanError where it is damaged or of an unknown version."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise PlanError(f"{path}: the plan cannot be read: {error.strerror}") from error
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"{path}: damaged plan: not JSON at line {error.lineno}; tune again") from error
+    return plan_from_json(data, str(path))
+
+
+def plan_from_json(data: object, where: str) -> Plan:
+    """Validate the saved form."""
+    if not isinstance(data, dict):
+        raise PlanError(f"{where}: damaged plan: an object is expected, found {type(data).__name__}")
+    if data.get("format") != FORMAT:
+        raise PlanError(f"{where}: plan format {data.get('format')!r} is unknown; this autofuse reads format {FORMAT}")
+    try:
+        regions = tuple(_region_from_json(r) for r in data["regions"])
+        return Plan(
+            _text(data, "graph"),
+            _text(data, "device"),
+            _text(data, "arch"),
+            int(data["threads"]),
+            _text(data, "accuracy"),
+            regions,
+            str(data.get("origin", "")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(f"{where}: damaged plan: {type(error).__name__}: {error}; tune again") from error
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} must be text, found {value!r}")
+    return value
+
+
+def _integers(data: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    values = data[key]
+    if not isinstance(values, list) or not all(type(v) is int and v >= 0 for v in values):
+        raise TypeError(f"{key} must be a list of numbers, found {values!r}")
+    return tuple(values)
+
+
+def _region_from_json(data: Mapping[str, Any]) -> PlannedRegion:
+    schedule = data["schedule"]
+    if not isinstance(schedule, dict) or not all(isinstance(v, int | str) for v in schedule.values()):
+        raise TypeError(f"schedule must be a table of integers and names, found {schedule!r}")
+    return PlannedRegion(
+        Region(_integers(data, "nodes"), _integers(data, "inputs"), _integers(data, "outputs")),
+        _text(data, "family"),
+        _text(data, "algorithm"),
+        tuple(Layout.parse(x) for x in data["input_layouts"]),
+        tuple(Layout.parse(x) for x in data["output_layouts"]),
+        Schedule.of(schedule),
+    )
+
+
+def check_plan(plan: Plan, graph: Graph, target: Target, threads: int) -> tuple[str, ...]:
+    """Whether a plan may be used here: warnings in words, or a PlanError that says what to do."""
+    if plan.graph != graph.structural_hash:
+        raise PlanError(
+            f"the plan is for another model structure ({plan.graph[:12]}, this model is {graph.structural_hash[:12]}); "
+            "tune this model, or give the model and shapes that the plan was made for"
+        )
+    if plan.device.split("-")[0] != target.kind.split("-")[0] or plan.arch != target.arch:
+        raise PlanError(
+            f"the plan was made for {plan.device} {plan.arch}, this device is {target.kind} {target.arch}; "
+            "tune here: the old plan serves as a seed"
+        )
+    for r in plan.regions:
+        if any(n >= len(graph.nodes) for n in r.region.nodes):
+            raise PlanError(f"the plan names node {max(r.region.nodes)}, the model has {len(graph.nodes)} nodes")
+    warnings = []
+    if plan.threads != threads:
+        warnings.append(f"the plan was tuned with {plan.threads} threads and runs with {threads}")
+    return tuple(warnings)

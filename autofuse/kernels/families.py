@@ -1,0 +1,71 @@
+"""The table of kernel families, and what can be asked of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir.layout import Layout
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Family, Lowered, Schedule, Variant
+from autofuse.kernels.map_host import MapHost
+from autofuse.kernels.reduce_host import ReduceHost
+from autofuse.kernels.space import Spaces
+
+FAMILIES: tuple[Family, ...] = (MapHost(), ReduceHost())
+"""Every family; each offers variants only for targets that it is made for."""
+
+
+def family(name: str) -> Family:
+    """A family by name; KeyError where there is none."""
+    for f in FAMILIES:
+        if f.name == name:
+            return f
+    raise KeyError(name)
+
+
+@lru_cache(maxsize=1 << 14)
+def variants(program: RegionProgram, target: Target) -> tuple[Variant, ...]:
+    """All variants of a region program on a target, in the order of the table (specialised families last)."""
+    return tuple(v for f in FAMILIES for v in f.variants(program, target))
+
+
+def find_variant(
+    program: RegionProgram,
+    target: Target,
+    name: str,
+    algorithm: str,
+    layouts: tuple[tuple[Layout, ...], tuple[Layout, ...]],
+) -> Variant | None:
+    """The variant that a plan names, or None where this version of autofuse doesn't have it."""
+    for v in variants(program, target):
+        if v.family == name and v.algorithm == algorithm and (v.input_layouts, v.output_layouts) == layouts:
+            return v
+    return None
+
+
+def schedules(variant: Variant, target: Target, spaces: Spaces) -> Iterator[Schedule]:
+    """Every legal schedule of a variant: the heuristic one first, then the search space's."""
+    f = family(variant.family)
+    first = f.heuristic(variant, target)
+    yield first
+    limits = {
+        "vector_registers": target.vector_registers,
+        "vector_bytes": target.vector_bytes,
+        "max_threads": target.max_threads_per_block,
+        "shared_memory": target.shared_memory,
+        "warp": target.warp,
+        "l1": target.l1,
+        "l2": target.l2,
+        "cores": target.cores,
+    }
+    for s in spaces.of(variant.family).schedules({**limits, **f.facts(variant, target)}):
+        if s != first:
+            yield s
+
+
+@lru_cache(maxsize=1 << 12)
+def lower(variant: Variant, schedule: Schedule, target: Target) -> Lowered:
+    """The launches of a variant under a schedule."""
+    return family(variant.family).lower(variant, schedule, target)
