@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import autofuse
 from autofuse.errors import PlanError, StorageError
 from autofuse.fusion.region import Region
 from autofuse.ir.graph import Graph
 from autofuse.ir.layout import Layout
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule
+from autofuse.version import __version__
 
 FORMAT = 1
 
@@ -73,7 +73,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The versioned form that is saved."""
-        head = {"format": FORMAT, "autofuse": autofuse.__version__, "origin": self.origin}
+        head = {"format": FORMAT, "autofuse": __version__, "origin": self.origin}
         return {**head, **self._decisions()}
 
     def save(self, path: Path) -> None:

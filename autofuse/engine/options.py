@@ -1,0 +1,88 @@
+"""Options: ways to implement a region, each with what it is known or estimated to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autofuse.fusion.form import Form, analyse
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir.stage import Kind
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.families import family, variants
+
+
+@dataclass(frozen=True)
+class Option:
+    """A variant with a schedule and its cost in seconds; `measured` tells a confirmed figure from an estimate."""
+
+    variant: Variant
+    schedule: Schedule
+    seconds: float
+    measured: bool = False
+
+
+OptionSource = Callable[[RegionProgram], Sequence[Option]]
+"""The options of a region program, none when nothing can run it. Every layout combination that is worth having appears."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rough rates of a device, for estimates before anything is measured: per second, all threads together."""
+
+    flops: float
+    bytes: float
+    launch: float
+
+
+HOST_RATES = Rates(9e10, 1.6e10, 1e-6)
+CUDA_RATES = Rates(2e13, 1.5e12, 3e-6)
+SLOW_CONTRACTION = 12.0
+"""How many times slower a contraction without register tiles runs."""
+
+
+def rates(target: Target, threads: int) -> Rates:
+    """The rates assumed for a target."""
+    if target.is_cuda:
+        return CUDA_RATES
+    scale = max(1, threads)
+    width = target.vector_bytes / 64
+    return Rates(HOST_RATES.flops * scale * width, HOST_RATES.bytes * scale, HOST_RATES.launch)
+
+
+def estimate(variant: Variant, target: Target, threads: int) -> float:
+    """Seconds that a variant would take by its arithmetic, its bytes and a launch; no measurement is behind it."""
+    r = rates(target, threads)
+    program = variant.program
+    nbytes = sum(
+        layout.size(t.shape) * t.dtype.itemsize for t, layout in zip(program.inputs, variant.input_layouts, strict=True)
+    )
+    for n, layout in zip(program.outputs, variant.output_layouts, strict=True):
+        t = program.tensor(n)
+        nbytes += layout.size(t.shape) * t.dtype.itemsize
+    flops = float(program.flops)
+    form = analyse(program)
+    if isinstance(form, Form) and form.kind is Kind.CONTRACT and variant.family.startswith("reduce"):
+        flops *= SLOW_CONTRACTION if math.prod(_reduced(form)) > 32 else SLOW_CONTRACTION / 3
+    if variant.tolerant:
+        flops /= 2
+    return max(flops / r.flops, nbytes / r.bytes) + r.launch
+
+
+def _reduced(form: Form) -> list[int]:
+    return [a.extent or 0 for a in form.reduced]
+
+
+def heuristic_options(target: Target, threads: int, accuracy: str = "default") -> OptionSource:
+    """Every variant with its heuristic schedule and estimated cost. `exact` leaves tolerant variants out."""
+
+    def source(program: RegionProgram) -> Sequence[Option]:
+        return [
+            Option(v, family(v.family).heuristic(v, target), estimate(v, target, threads))
+            for v in variants(program, target)
+            if not (v.tolerant and accuracy == "exact")
+        ]
+
+    return source

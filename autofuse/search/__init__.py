@@ -1,0 +1,1 @@
+"""The search: kernel studies and the plan study, under a budget."""

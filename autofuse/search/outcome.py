@@ -1,0 +1,104 @@
+"""What a tune hands to the report: everything that was tried, with raw samples and reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autofuse.engine.plan import Plan
+from autofuse.fusion.partition import Edge
+from autofuse.fusion.region import Verdict
+from autofuse.ir.graph import Graph
+from autofuse.ir.target import Target
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One plan that was tried. Times are nanoseconds of whole runs; empty samples where `status` is not "ok".
+
+    status: ok, wrong, crashed, timeout, compile-failed, out-of-memory. `step` tells gains apart: unfused, tuned (unfused partition
+    with tuned schedules), fused, other-algorithm. `estimate_ns` is the sum of its kernels' measured times (0 where unknown). `bound` is what holds most
+    of its time: memory, launch or compute.
+    """
+
+    plan: Plan
+    trial: int
+    step: str
+    status: str
+    reason: str
+    samples_ns: tuple[int, ...]
+    launches: int
+    bytes_model: int
+    flops: int
+    floor_ns: float
+    bound: str
+    peak_bytes: int
+    compile_seconds: float
+    error: float
+    estimate_ns: float
+    elapsed_seconds: float
+    region_ns: tuple[float, ...] = ()
+    """Median nanoseconds of each region in place, in the plan's order (empty where not profiled)."""
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One kernel and schedule that was tried. `key` is the digest of its text, flags and compiler."""
+
+    signature: str
+    family: str
+    algorithm: str
+    layouts: str
+    schedule: str
+    key: str
+    status: str
+    reason: str
+    samples_ns: tuple[int, ...]
+    flops: int
+    bytes_model: int
+    floor_ns: float
+    bound: str
+    error: float
+    compile_seconds: float
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    cached: bool
+    """True where an earlier tune measured it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the device reaches: bytes a second of a copy, FLOPs a second of a register-tiled loop, seconds of an empty launch."""
+
+    bandwidth: float
+    flops: float
+    launch: float
+
+
+@dataclass(frozen=True, eq=False)
+class TuneOutcome:
+    """A finished (or interrupted) tune. `plans` are in the order in which they were tried; `best` is the plan to use."""
+
+    graph: Graph
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    target: Target
+    threads: int
+    accuracy: str
+    seed: int
+    command: str
+    best: Plan
+    best_text: dict[str, str]
+    """Kernel text of the best engine by kernel key."""
+    plans: tuple[PlanRow, ...]
+    kernels: tuple[KernelRow, ...]
+    refusals: dict[Edge, Verdict]
+    calibration: Calibration
+    baselines: dict[str, tuple[int, ...]]
+    """Raw nanoseconds of peers measured in the same rounds (onnxruntime where asked for)."""
+    seconds: float
+    interrupted: bool
+    notes: tuple[str, ...]
+    inputs: dict[str, np.ndarray]
