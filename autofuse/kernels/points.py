@@ -20,7 +20,8 @@ VECTOR_BYTES = 16
 class Points:
     """A form's expressions over buffers, in row axes and reduced axes that are merged as far as the addresses allow.
 
-    `bodies` has an entry an anchor, `values` and `offsets` one an output. `position` is the row-major position in the reduced domain.
+    `bodies` has an entry an anchor, `values` and `offsets` one an output. `position` is the row-major position in the reduced
+    domain where an anchor carries it (else 0).
     """
 
     rows: tuple[Var, ...]
@@ -52,7 +53,9 @@ def points_of(form: Form, binding: Binding, rows: Sequence[Var] | None = None) -
         operand.offset(tuple(resolve(i) for i in o.index))
         for o, operand in zip(form.outputs, binding.outputs, strict=True)
     ]
-    position = ix.flatten(form.reduced, tuple(a.extent or 0 for a in form.reduced))
+    # axes may be merged at will unless an element's position in the reduced domain is asked for
+    carries = any(a.combine.is_arg for a in form.anchors)
+    position = ix.flatten(form.reduced, tuple(a.extent or 0 for a in form.reduced)) if carries else const(0)
     every = [*bodies, *values, *offsets, position]
     new_rows, where = collapse(form.rows if rows is None else rows, every)
     every = [ix.substitute(e, where) for e in every]
