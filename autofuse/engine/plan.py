@@ -28,7 +28,10 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PlannedRegion:
-    """One region with its implementation. For a Host region family is "host" and the layouts are plain."""
+    """One region with its implementation. For a Host region the family is "host" and the layouts are plain.
+
+    A region without nodes is a reorder: it copies its one value from the input layout to the output layout.
+    """
 
     region: Region
     family: str

@@ -117,6 +117,7 @@ class _Analysis:
         self.anchor_steps = anchors
         self.at: dict[int, Index] = {}  # where each tensor is computed, in the domain
         self.results: dict[int, Var] = {}
+        self.read_at: dict[int, Index] = {}  # where the first reduction to read all of a tensor reads it
         self.depends: set[int] = set()  # tensors that depend on an anchor
         self.shapes: dict[tuple[int, ...], list[Index]] = {}
         self.inliner = Inliner(program, self._leaf)
@@ -202,8 +203,10 @@ class _Analysis:
                 index = tuple(ix.substitute(i, where) for i in ld.index)
                 source = step.operands[ld.source]
                 shape = self.program.tensor(source).shape
-                if self._covers(index, shape) and index not in self.shapes.setdefault(shape, []):
-                    self.shapes[shape].append(index)
+                if self._covers(index, shape):
+                    self.read_at.setdefault(source, index)
+                    if index not in self.shapes.setdefault(shape, []):
+                        self.shapes[shape].append(index)
                 if source not in self.at and source >= len(self.program.inputs) and self._covers(index, shape):
                     self.at[source] = index
         result = var(f"a{number}", None, stage.acc_dtype if not stage.combine.is_arg else DType.INT64)
@@ -231,8 +234,8 @@ class _Analysis:
             if not isinstance(ld.source, int) or ld.fill is not None:
                 continue
             source = step.operands[ld.source]
-            placed = [self.at[source]] if source in self.at else []
-            for at in placed:
+            places = self.at if source in self.at else self.read_at
+            for at in [places[source]] if source in places else []:
                 inverse = _invert(ld.index, at, axes)
                 if inverse is not None:
                     found.append(inverse)
@@ -272,6 +275,10 @@ class _Analysis:
         free = frozenset(v for a in (*stage.axes, *stage.reduce_axes) for v in variables(where[a]))
         if self.contract and free & set(self.reduced):
             return False
+        if stage.combine is not None:
+            kept = frozenset(v for a in stage.axes for v in variables(where[a]))
+            if kept & set(self.reduced) or free - kept != frozenset(self.reduced):
+                return False
         points = math.prod(a.extent or 0 for a in (*stage.axes, *stage.reduce_axes))
         return points == math.prod(v.extent or 0 for v in free)
 

@@ -102,24 +102,29 @@ def not_repeated(c: Candidate) -> Verdict:
         return YES
     for a in form.anchors:
         arithmetic = [e for e in walk(a.body) if e.dtype.is_float and not _is_free(e)]
-        dear = [e for e in arithmetic if is_expensive(e)]
-        own = 1 if form.kind is Kind.CONTRACT else 0
+        activations = [ld for ld in loads(a.body) if not _constant(form, ld.source)]
         elements = sum(_size(form, ld.source) for ld in loads(a.body))
         repeats = form.row_points * form.reduced_points / max(elements, 1)
-        if repeats > MAX_REPEATED and len(arithmetic) - own > 0:
-            limit = 0 if dear else 2 * (form.kind is not Kind.CONTRACT) + 4 * (form.kind is Kind.CONTRACT)
-            if dear or len(arithmetic) - own > limit:
-                return Verdict(
-                    False,
-                    "recomputation",
-                    f"a producer would be computed about {repeats:.0f} times over",
-                    c.region.nodes[:1],
-                )
+        contract = form.kind is Kind.CONTRACT
+        extra = len(arithmetic) - (1 if contract else 0)
+        if repeats <= MAX_REPEATED:
+            continue
+        if contract and len(activations) > 2:
+            return Verdict(
+                False, "recomputation", "a contraction would read several tensors for one operand", c.region.nodes[:1]
+            )
+        if extra > (0 if contract else 2) or any(is_expensive(e) for e in arithmetic):
+            reason = f"a producer would be computed about {repeats:.0f} times over"
+            return Verdict(False, "recomputation", reason, c.region.nodes[:1])
     return YES
 
 
 def _is_free(e: object) -> bool:
     return not isinstance(e, Apply) or e.fn in ("select", "cast")
+
+
+def _constant(form: Form, source: object) -> bool:
+    return isinstance(source, int) and form.program.inputs[source].constant
 
 
 def _size(form: Form, source: object) -> int:

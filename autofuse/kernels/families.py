@@ -12,8 +12,9 @@ from autofuse.kernels.base import Family, Lowered, Schedule, Variant
 from autofuse.kernels.map_host import MapHost
 from autofuse.kernels.reduce_host import ReduceHost
 from autofuse.kernels.space import Spaces
+from autofuse.kernels.view import View
 
-FAMILIES: tuple[Family, ...] = (MapHost(), ReduceHost())
+FAMILIES: tuple[Family, ...] = (View(), MapHost(), ReduceHost())
 """Every family; each offers variants only for targets that it is made for."""
 
 
@@ -50,6 +51,8 @@ def schedules(variant: Variant, target: Target, spaces: Spaces) -> Iterator[Sche
     f = family(variant.family)
     first = f.heuristic(variant, target)
     yield first
+    if variant.family == "view":
+        return
     limits = {
         "vector_registers": target.vector_registers,
         "vector_bytes": target.vector_bytes,

@@ -1,0 +1,271 @@
+"""Assignment: an option for every region, in layouts that fit together, with reorders where they do not.
+
+The total to be kept small is the sum of the options' costs and of the reorders between them. Each value is reordered once per layout that its
+readers want and its producer does not give. Coordinate descent from several starts; the exact program takes its place later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autofuse.engine.options import Option, OptionSource, rates
+from autofuse.engine.plan import Plan, PlannedRegion
+from autofuse.errors import VerificationError
+from autofuse.fusion.partition import Partition
+from autofuse.fusion.region import Region, RegionProgram, Step, Tensor, program_of
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import load
+from autofuse.ir.graph import Graph, ValueId
+from autofuse.ir.layout import Layout
+from autofuse.ir.stage import Kind, Stage, axes_of
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Schedule
+from autofuse.kernels.layouts import same_memory
+
+
+def is_host(graph: Graph, region: Region) -> bool:
+    """Whether a region is a Host operator."""
+    return any(graph.nodes[n].kind is Kind.HOST for n in region.nodes)
+
+
+def reorder_program(dtype: DType, shape: tuple[int, ...]) -> RegionProgram:
+    """The program that copies a tensor from one layout to another."""
+    axes = axes_of(shape)
+    stage = Stage(axes, load(0, axes, dtype), dtype)
+    return RegionProgram((Tensor(dtype, shape, False),), (Step(stage, (0,)),), (1,))
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A kernel region with its options, cheapest per layout combination."""
+
+    region: Region
+    program: RegionProgram
+    options: tuple[Option, ...]
+
+
+def assign(
+    graph: Graph,
+    partition: Partition,
+    target: Target,
+    threads: int,
+    accuracy: str,
+    options: OptionSource,
+    origin: str = "",
+) -> Plan:
+    """The plan of a partition. VerificationError where a region has no option at all."""
+    problem = _Problem(graph, partition, target, threads, options)
+    choice = problem.solve()
+    return Plan(
+        graph.structural_hash,
+        target.kind,
+        target.arch,
+        threads,
+        accuracy,
+        problem.planned(choice),
+        origin,
+    )
+
+
+def estimate_plan(graph: Graph, partition: Partition, target: Target, threads: int, options: OptionSource) -> float:
+    """The summed cost, in seconds, of the best assignment of a partition."""
+    problem = _Problem(graph, partition, target, threads, options)
+    return problem.total(problem.solve())
+
+
+def _planned(region: Region, o: Option) -> PlannedRegion:
+    v = o.variant
+    return PlannedRegion(region, v.family, v.algorithm, v.input_layouts, v.output_layouts, o.schedule)
+
+
+class _Problem:
+    def __init__(self, graph: Graph, partition: Partition, target: Target, threads: int, options: OptionSource) -> None:
+        self.graph = graph
+        self.target = target
+        self.rates = rates(target, threads)
+        self.regions = partition.regions
+        self.slots: list[_Slot | None] = []
+        self.maker: dict[ValueId, tuple[int, int]] = {}
+        self.readers: dict[ValueId, list[tuple[int, int]]] = {}
+        for k, region in enumerate(partition.regions):
+            if is_host(graph, region):
+                self.slots.append(None)
+                continue
+            program = program_of(graph, region)
+            found = self._cheapest(region, options(program))
+            if not found:
+                ops = ", ".join(graph.nodes[n].op for n in region.nodes)
+                raise VerificationError(f"no kernel family implements the region of nodes {region.nodes} ({ops})")
+            self.slots.append(_Slot(region, program, found))
+            for j, v in enumerate(region.outputs):
+                self.maker[v] = (k, j)
+            for j, v in enumerate(region.inputs):
+                if v not in graph.constants:
+                    self.readers.setdefault(v, []).append((k, j))
+
+    def _cheapest(self, region: Region, options: Sequence[Option]) -> tuple[Option, ...]:
+        best: dict[object, Option] = {}
+        for o in options:
+            if o.variant.family == "view" and not self._may_view(region, o.variant.algorithm):
+                continue
+            key = (o.variant.input_layouts, o.variant.output_layouts, o.variant.family == "view")
+            if key not in best or o.seconds < best[key].seconds:
+                best[key] = o
+        return tuple(sorted(best.values(), key=lambda o: o.seconds))
+
+    def _may_view(self, region: Region, algorithm: str) -> bool:
+        """Memory can be shared only between values that the engine itself owns."""
+        graph = self.graph
+        if any(v in graph.output_set for v in region.outputs):
+            return False
+        if algorithm == "alias":
+            return all(v not in graph.constants for v in region.inputs)
+        return all(
+            v not in graph.output_set and v not in graph.inputs and v in graph.producer and self._own(v)
+            for v in region.inputs
+        )
+
+    def _own(self, v: ValueId) -> bool:
+        return self.graph.producer[v].kind is not Kind.HOST
+
+    # ---- costs
+
+    def _given(self, v: ValueId, choice: Sequence[int]) -> Layout:
+        made = self.maker.get(v)
+        slot = self.slots[made[0]] if made is not None else None
+        if made is None or slot is None:
+            return Layout.plain(len(self.graph.values[v].dims))
+        return slot.options[choice[made[0]]].variant.output_layouts[made[1]]
+
+    def _wanted(self, v: ValueId, choice: Sequence[int]) -> list[Layout]:
+        """The layouts, besides the one that is given, in which a value is wanted."""
+        shape = self.graph.values[v].dims
+        have = [self._given(v, choice)]
+        extra: list[Layout] = []
+        wants = []
+        for k, j in self.readers.get(v, ()):
+            slot = self.slots[k]
+            assert slot is not None
+            wants.append(slot.options[choice[k]].variant.input_layouts[j])
+        if v in self.graph.output_set or any(c.kind is Kind.HOST for c in self.graph.consumers.get(v, ())):
+            wants.append(Layout.plain(len(shape)))
+        for w in wants:
+            if not any(same_memory(w, h, shape) for h in (*have, *extra)):
+                extra.append(w)
+        return extra
+
+    def _reorders(self, v: ValueId, choice: Sequence[int]) -> float:
+        if v in self.graph.constants or self.graph.values[v].shape is None:
+            return 0.0
+        value = self.graph.values[v]
+        return len(self._wanted(v, choice)) * (2 * value.nbytes / self.rates.bytes + self.rates.launch)
+
+    def _local(self, k: int, choice: Sequence[int]) -> float:
+        slot = self.slots[k]
+        assert slot is not None
+        values = dict.fromkeys((*slot.region.inputs, *slot.region.outputs))
+        return slot.options[choice[k]].seconds + sum(self._reorders(v, choice) for v in values)
+
+    def total(self, choice: Sequence[int]) -> float:
+        """Seconds of a complete choice."""
+        cost = sum(s.options[c].seconds for s, c in zip(self.slots, choice, strict=True) if s is not None)
+        return cost + sum(self._reorders(v, choice) for v in {*self.maker, *self.graph.inputs})
+
+    def solve(self) -> list[int]:
+        """The best of several descents."""
+        starts = [
+            [0 for _ in self.slots],
+            [self._prefer(s, blocked=True) for s in self.slots],
+            [self._prefer(s, blocked=False) for s in self.slots],
+        ]
+        return self._settle_in_place(min((self._descend(s) for s in starts), key=self.total))
+
+    def _settle_in_place(self, choice: list[int]) -> list[int]:
+        """A value can lie in only one larger tensor: of several in-place joins of it, the first stays."""
+        placed: set[ValueId] = set()
+        for k, slot in enumerate(self.slots):
+            if slot is None:
+                continue
+            variant = slot.options[choice[k]].variant
+            if variant.family != "view" or variant.algorithm != "in_place":
+                continue
+            if placed & set(slot.region.inputs):
+                choice[k] = next(
+                    c
+                    for c, o in enumerate(slot.options)
+                    if o.variant.family != "view" and o.variant.output_layouts == variant.output_layouts
+                )
+            else:
+                placed |= set(slot.region.inputs)
+        return choice
+
+    @staticmethod
+    def _prefer(slot: _Slot | None, blocked: bool) -> int:
+        if slot is None:
+            return 0
+
+        def score(k: int) -> tuple[int, float]:
+            v = slot.options[k].variant
+            activations = [l for l, t in zip(v.input_layouts, v.program.inputs, strict=True) if not t.constant]
+            plain = sum(l.is_plain for l in (*activations, *v.output_layouts))
+            return (plain if blocked else -plain, slot.options[k].seconds)
+
+        return min(range(len(slot.options)), key=score)
+
+    def _descend(self, choice: list[int]) -> list[int]:
+        for _ in range(8):
+            changed = False
+            for k, slot in enumerate(self.slots):
+                if slot is None or len(slot.options) == 1:
+                    continue
+                now, best = choice[k], self._local(k, choice)
+                for c in range(len(slot.options)):
+                    if c == now:
+                        continue
+                    kept, choice[k] = choice[k], c
+                    cost = self._local(k, choice)
+                    if cost < best * (1 - 1e-9):
+                        best, changed = cost, True
+                    else:
+                        choice[k] = kept
+            if not changed:
+                break
+        return choice
+
+    # ---- the plan
+
+    def planned(self, choice: Sequence[int]) -> tuple[PlannedRegion, ...]:
+        """The regions in order, each followed by the reorders of what it makes."""
+        out: list[PlannedRegion] = []
+        for v in self.graph.inputs:
+            out += self._reorder_regions(v, choice)
+        for k, region in enumerate(self.regions):
+            slot = self.slots[k]
+            if slot is None:
+                ins = tuple(self._plain(v) for v in region.inputs)
+                outs = tuple(self._plain(v) for v in region.outputs)
+                out.append(PlannedRegion(region, "host", "reference", ins, outs, Schedule(())))
+            else:
+                o = slot.options[choice[k]]
+                v = o.variant
+                out.append(PlannedRegion(region, v.family, v.algorithm, v.input_layouts, v.output_layouts, o.schedule))
+            for value in region.outputs:
+                out += self._reorder_regions(value, choice)
+        return tuple(out)
+
+    def _plain(self, v: ValueId) -> Layout:
+        shape = self.graph.values[v].shape
+        return Layout.plain(len(shape)) if shape is not None else Layout(())
+
+    def _reorder_regions(self, v: ValueId, choice: Sequence[int]) -> list[PlannedRegion]:
+        value = self.graph.values[v]
+        if v in self.graph.constants or value.shape is None:
+            return []
+        given = self._given(v, choice)
+        schedule = Schedule.of({"task": 16384, "unroll": 2})
+        found = []
+        for wanted in self._wanted(v, choice):
+            region = Region((), (v,), (v,))
+            found.append(PlannedRegion(region, "map_host", "vector", (given,), (wanted,), schedule))
+        return found

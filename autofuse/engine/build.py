@@ -1,0 +1,266 @@
+"""From a plan to programs: memory for every value, prepared constants, and the launches in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autofuse.devices.base import BufferRef, Launch, Port, Program
+from autofuse.engine.assign import reorder_program
+from autofuse.engine.plan import Plan, PlannedRegion
+from autofuse.engine.storage import Interval, Sharing, place
+from autofuse.errors import PlanError
+from autofuse.fusion.region import program_of
+from autofuse.ir.graph import Graph, ValueId
+from autofuse.ir.layout import Layout
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Lowered, Variant
+from autofuse.kernels.families import find_variant, lower
+from autofuse.kernels.layouts import same_memory
+from autofuse.kernels.view import alias_of, pieces_of
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive kernel regions as one device program. `inputs` and `outputs` are values, in the order of the program's ports."""
+
+    program: Program
+    inputs: tuple[ValueId, ...]
+    outputs: tuple[ValueId, ...]
+    regions: tuple[int, ...]
+    """For each launch, the position of its region in the plan."""
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A region that runs in onnx's reference evaluator."""
+
+    region: PlannedRegion
+    position: int
+
+
+@dataclass
+class _Storage:
+    value: ValueId
+    layout: Layout
+    nbytes: int
+    first: int = -1
+    last: int = -1
+    place: str = "arena"
+    index: int = 0
+
+
+@dataclass
+class _Job:
+    """A region of a segment with its lowering and its storages."""
+
+    position: int
+    planned: PlannedRegion
+    lowered: Lowered
+    reads: list[int | None]
+    writes: list[int]
+    scratch: list[int] = field(default_factory=list)
+
+
+def variant_of(graph: Graph, planned: PlannedRegion, target: Target) -> Variant:
+    """The variant that a planned region names. PlanError where this version of autofuse doesn't have it."""
+    if planned.region.nodes:
+        program = program_of(graph, planned.region)
+    else:
+        value = graph.values[planned.region.inputs[0]]
+        program = reorder_program(value.dtype, value.dims)
+    layouts = (planned.input_layouts, planned.output_layouts)
+    found = find_variant(program, target, planned.family, planned.algorithm, layouts)
+    if found is None:
+        raise PlanError(
+            f"the plan's {planned.family}/{planned.algorithm} for nodes {planned.region.nodes} is unknown to this version of "
+            "autofuse; tune again (the plan serves as a seed)"
+        )
+    return found
+
+
+def segments(graph: Graph, plan: Plan, target: Target) -> list[Segment | HostCall]:
+    """The steps of an engine: device programs, split at Host regions."""
+    out: list[Segment | HostCall] = []
+    run: list[tuple[int, PlannedRegion]] = []
+    for position, planned in enumerate(plan.regions):
+        if planned.family == "host":
+            if run:
+                out.append(_segment(graph, plan, run, target))
+                run = []
+            out.append(HostCall(planned, position))
+        else:
+            run.append((position, planned))
+    if run:
+        out.append(_segment(graph, plan, run, target))
+    return out
+
+
+def _segment(graph: Graph, plan: Plan, run: list[tuple[int, PlannedRegion]], target: Target) -> Segment:
+    inside = {v for _, r in run for v in r.region.outputs if r.region.nodes}
+    positions = {p for p, _ in run}
+    outside = {v for p, r in enumerate(plan.regions) if p not in positions for v in r.region.inputs}
+    reads = dict.fromkeys(v for _, r in run for v in r.region.inputs)
+    inputs = tuple(v for v in reads if v not in inside and v not in graph.constants)
+    outputs = tuple(
+        v
+        for v in dict.fromkeys(v for _, r in run for v in r.region.outputs)
+        if v in inside and (v in graph.output_set or v in outside)
+    )
+    return _SegmentBuilder(graph, target, inputs, outputs).build(run)
+
+
+class _SegmentBuilder:
+    def __init__(self, graph: Graph, target: Target, inputs: tuple[ValueId, ...], outputs: tuple[ValueId, ...]) -> None:
+        self.graph = graph
+        self.target = target
+        self.inputs = inputs
+        self.outputs = outputs
+        self.storages: list[_Storage] = []
+        self.sharing = Sharing()
+        self.of: dict[ValueId, list[int]] = {}
+        self.constants: list[np.ndarray] = []
+        self.constant_at: dict[tuple[ValueId, str], int] = {}
+
+    # ---- storages
+
+    def _add(self, v: ValueId, layout: Layout) -> int:
+        value = self.graph.values[v]
+        nbytes = layout.size(value.dims) * value.dtype.itemsize
+        s = self.sharing.add()
+        self.storages.append(_Storage(v, layout, nbytes))
+        self.of.setdefault(v, []).append(s)
+        return s
+
+    def _find(self, v: ValueId, layout: Layout) -> int:
+        shape = self.graph.values[v].dims
+        for s in self.of.get(v, ()):
+            if same_memory(self.storages[s].layout, layout, shape):
+                return s
+        raise PlanError(f"the plan wants value {v} in layout {layout.text()}, which nothing makes")
+
+    def _scratch(self, nbytes: int) -> int:
+        s = self.sharing.add()
+        self.storages.append(_Storage(-1, Layout(()), nbytes))
+        return s
+
+    def _constant(self, v: ValueId, layout: Layout) -> int:
+        key = (v, layout.text())
+        if key not in self.constant_at:
+            self.constant_at[key] = len(self.constants)
+            self.constants.append(layout.pack(self.graph.constants[v]))
+        return self.constant_at[key]
+
+    # ---- building
+
+    def build(self, run: Sequence[tuple[int, PlannedRegion]]) -> Segment:
+        graph = self.graph
+        for k, v in enumerate(self.inputs):
+            s = self._add(v, Layout.plain(len(graph.values[v].dims)))
+            self.storages[s].place, self.storages[s].index = "input", k
+        jobs = [self._job(position, planned) for position, planned in run]
+        self._share(jobs)
+        self._claim_outputs()
+        self._liveness(jobs)
+        roots = [
+            s for s in range(len(self.storages)) if self.sharing.root(s)[0] == s and self.storages[s].place == "arena"
+        ]
+        offsets, arena = place([Interval(r.nbytes, r.first, r.last) for r in (self.storages[s] for s in roots)])
+        at = dict(zip(roots, offsets, strict=True))
+        launches: list[Launch] = []
+        regions: list[int] = []
+        for job in jobs:
+            for launch in job.lowered.launches:
+                refs = tuple(self._reference(job, kind, k, at) for kind, k in launch.arguments)
+                launches.append(Launch(launch.kernel, refs, job.planned.label))
+                regions.append(job.position)
+        program = Program(
+            tuple(launches),
+            arena,
+            tuple(self.constants),
+            tuple(self._port(v) for v in self.inputs),
+            tuple(self._port(v) for v in self.outputs),
+        )
+        return Segment(program, self.inputs, self.outputs, tuple(regions))
+
+    def _port(self, v: ValueId) -> Port:
+        value = self.graph.values[v]
+        return Port(value.name or f"v{v}", value.dtype, value.dims)
+
+    def _job(self, position: int, planned: PlannedRegion) -> _Job:
+        graph = self.graph
+        variant = variant_of(graph, planned, self.target)
+        lowered = lower(variant, planned.schedule, self.target)
+        reads = [
+            None if v in graph.constants else self._find(v, layout)
+            for v, layout in zip(planned.region.inputs, planned.input_layouts, strict=True)
+        ]
+        writes = [
+            self._add(v, layout) for v, layout in zip(planned.region.outputs, planned.output_layouts, strict=True)
+        ]
+        return _Job(position, planned, lowered, reads, writes, [self._scratch(x.bytes) for x in lowered.scratch])
+
+    def _share(self, jobs: Sequence[_Job]) -> None:
+        """Let views share memory: aliases in order, in-place joins from the last to the first, so that nested ones nest."""
+        for job in jobs:
+            if job.planned.family == "view" and job.planned.algorithm == "alias":
+                program = program_of(self.graph, job.planned.region)
+                piece = alias_of(program, job.planned.input_layouts, job.planned.output_layouts[0])
+                source = job.reads[piece.input] if piece is not None else None
+                if piece is None or source is None:
+                    raise PlanError(f"the plan takes nodes {job.planned.region.nodes} for a view, which they are not")
+                self.sharing.put(
+                    job.writes[0], source, piece.offset * program.tensor(program.outputs[0]).dtype.itemsize
+                )
+        for job in reversed(jobs):
+            if job.planned.family == "view" and job.planned.algorithm == "in_place":
+                program = program_of(self.graph, job.planned.region)
+                pieces = pieces_of(program, job.planned.input_layouts, job.planned.output_layouts[0])
+                if pieces is None:
+                    raise PlanError(
+                        f"the plan takes nodes {job.planned.region.nodes} for a join in place, which they are not"
+                    )
+                for piece in pieces:
+                    source = job.reads[piece.input]
+                    assert source is not None
+                    root, inside = self.sharing.root(source)
+                    size = program.tensor(program.outputs[0]).dtype.itemsize
+                    self.sharing.put(root, job.writes[0], piece.offset * size - inside)
+
+    def _claim_outputs(self) -> None:
+        for k, v in enumerate(self.outputs):
+            s = self._find(v, Layout.plain(len(self.graph.values[v].dims)))
+            root, offset = self.sharing.root(s)
+            if self.storages[root].place != "arena" or offset or root != s:
+                raise PlanError(f"the plan lets output {v} share memory with another value")
+            self.storages[s].place, self.storages[s].index = "output", k
+
+    def _liveness(self, jobs: Sequence[_Job]) -> None:
+        """Extend each root over every step that touches what lies in it."""
+        for step, job in enumerate(jobs):
+            for s in (*job.reads, *job.writes, *job.scratch):
+                if s is None:
+                    continue
+                root = self.storages[self.sharing.root(s)[0]]
+                root.first = step if root.first < 0 else min(root.first, step)
+                root.last = max(root.last, step)
+
+    def _reference(self, job: _Job, kind: str, k: int, at: dict[int, int]) -> BufferRef:
+        if kind == "input":
+            s = job.reads[k]
+            if s is None:
+                v = job.planned.region.inputs[k]
+                return BufferRef("constant", self._constant(v, job.planned.input_layouts[k]))
+        elif kind == "output":
+            s = job.writes[k]
+        else:
+            s = job.scratch[k]
+        root, offset = self.sharing.root(s)
+        storage = self.storages[root]
+        if storage.place == "input":
+            return BufferRef("input", storage.index, offset)
+        if storage.place == "output":
+            return BufferRef("output", storage.index, offset)
+        return BufferRef("arena", 0, at[root] + offset)
