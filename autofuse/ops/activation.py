@@ -5,17 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Expr, call, const, select
+from autofuse.ir.expr import Expr, call, select
 from autofuse.ir.graph import ValueId
+from autofuse.ops.common import F32, like
 from autofuse.ops.declare import Call, Op, Sample
-
-F32 = "float32"
-
-
-def like(x: Expr, value: float) -> Expr:
-    """A literal of the type of x."""
-    return const(value, x.dtype)
 
 
 def unary(name: str, fn: Callable[[Expr, Call], Expr], *samples: Sample) -> Op:
@@ -73,5 +66,3 @@ ACTIVATIONS: tuple[Op, ...] = (
     unary("Gelu", _gelu, Sample(((F32, (3, 7)),)), Sample(((F32, (3, 7)),), {"approximate": "tanh"})),
     Op("PRelu", _prelu, (Sample(((F32, (2, 3, 4)), (F32, (3, 1)))),)),
 )
-
-

@@ -101,14 +101,10 @@ class Builder:
     ) -> tuple[ValueId, ...]:
         """Add a node and give back the values that it makes."""
         made = tuple(self._value("", d, s) for d, s in outputs)
-        self.nodes.append(
-            Node(len(self.nodes), self.op, self.label, self.origin, tuple(inputs), made, compute)
-        )
+        self.nodes.append(Node(len(self.nodes), self.op, self.label, self.origin, tuple(inputs), made, compute))
         return made
 
-    def map(
-        self, inputs: Sequence[ValueId], shape: Sequence[int], body: Body, dtype: DType | None = None
-    ) -> ValueId:
+    def map(self, inputs: Sequence[ValueId], shape: Sequence[int], body: Body, dtype: DType | None = None) -> ValueId:
         """out[index] = body(index, read). `dtype` is the stored type; by default the body's own."""
         axes = axes_of(tuple(shape))
         e = ix.simplify(body(axes, Reader([self.values[v] for v in inputs])))
@@ -137,9 +133,7 @@ class Builder:
         inputs, stage = _canonical_slots(inputs, stage)
         return self.node(inputs, stage, [(stage.dtype, stage.shape)])[0]
 
-    def elementwise(
-        self, inputs: Sequence[ValueId], fn: Callable[..., Expr], dtype: DType | None = None
-    ) -> ValueId:
+    def elementwise(self, inputs: Sequence[ValueId], fn: Callable[..., Expr], dtype: DType | None = None) -> ValueId:
         """A function of broadcast elements; half-typed results are stored in the half type."""
         shape = np.broadcast_shapes(*(self.shape(v) for v in inputs)) if inputs else ()
 
@@ -182,6 +176,7 @@ def _canonical_slots(inputs: Sequence[ValueId], stage: Stage) -> tuple[tuple[Val
 
 def renumber(body: Expr, slots: dict[int, int]) -> Expr:
     """The body with its input slots renumbered."""
+
     def fn(e: Expr) -> Expr | None:
         if isinstance(e, Load) and isinstance(e.source, int):
             return load(slots[e.source], e.index, e.dtype, e.fill, e.guard)

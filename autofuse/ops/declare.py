@@ -12,7 +12,7 @@ from autofuse.ir.graph import ValueId
 from autofuse.ops.builder import Builder
 
 
-class Unsupported(Exception):  # noqa: N818  (not an error: the importer makes a Host node of it)
+class Unsupported(Exception):
     """A declaration has no kernel for this use of the operator; the message says which use."""
 
 
