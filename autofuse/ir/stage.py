@@ -74,9 +74,12 @@ class Stage:
 
     @cached_property
     def contraction(self) -> tuple[Load, Load] | None:
-        """The two operands of a sum of products; casts around a load are looked through for types only."""
+        """The two operands of a sum of products; casts around a load are looked through for types only.
+
+        A sum of squares is none: it has one operand, and shares kernels with other reductions of it.
+        """
         match self.body:
-            case Apply("mul", (a, b)) if self.combine is Combine.SUM:
+            case Apply("mul", (a, b)) if self.combine is Combine.SUM and a is not b:
                 la, lb = _operand(a), _operand(b)
                 return (la, lb) if la is not None and lb is not None else None
             case _:
