@@ -79,6 +79,16 @@ def _planned(region: Region, o: Option) -> PlannedRegion:
     return PlannedRegion(region, v.family, v.algorithm, v.input_layouts, v.output_layouts, o.schedule)
 
 
+def _segments(graph: Graph, regions: Sequence[Region]) -> list[int]:
+    """For each region, the number of Host regions before it."""
+    out: list[int] = []
+    count = 0
+    for r in regions:
+        count += is_host(graph, r)
+        out.append(count)
+    return out
+
+
 class _Problem:
     def __init__(self, graph: Graph, partition: Partition, target: Target, threads: int, options: OptionSource) -> None:
         self.graph = graph
@@ -86,6 +96,8 @@ class _Problem:
         self.rates = rates(target, threads)
         self.regions = partition.regions
         self.slots: list[_Slot | None] = []
+        self.segment = _segments(graph, partition.regions)
+        self.crossing = self._crossing()
         self.maker: dict[ValueId, tuple[int, int]] = {}
         self.readers: dict[ValueId, list[tuple[int, int]]] = {}
         for k, region in enumerate(partition.regions):
@@ -93,7 +105,7 @@ class _Problem:
                 self.slots.append(None)
                 continue
             program = program_of(graph, region)
-            found = self._cheapest(region, options(program))
+            found = self._cheapest(k, region, options(program))
             if not found:
                 ops = ", ".join(graph.nodes[n].op for n in region.nodes)
                 raise VerificationError(f"no kernel family implements the region of nodes {region.nodes} ({ops})")
@@ -104,9 +116,31 @@ class _Problem:
                 if v not in graph.constants:
                     self.readers.setdefault(v, []).append((k, j))
 
-    def _cheapest(self, region: Region, options: Sequence[Option]) -> tuple[Option, ...]:
+    def _crossing(self) -> dict[ValueId, int]:
+        """Values that pass from one run of kernels to another over a Host region: they pass in plain layout."""
+        made: dict[ValueId, int] = dict.fromkeys(self.graph.inputs, 0)
+        for k, region in enumerate(self.regions):
+            made.update(dict.fromkeys(region.outputs, self.segment[k]))
+        return {
+            v: made[v]
+            for k, region in enumerate(self.regions)
+            for v in region.inputs
+            if v in made and (made[v] != self.segment[k] or is_host(self.graph, region))
+        }
+
+    def _plain_crossings(self, k: int, o: Option) -> bool:
+        """Whether an option takes what comes from another run of kernels as it comes."""
+        return all(
+            same_memory(layout, Layout.plain(layout.rank), self.graph.values[v].dims)
+            for v, layout in zip(self.regions[k].inputs, o.variant.input_layouts, strict=True)
+            if self.crossing.get(v, self.segment[k]) != self.segment[k]
+        )
+
+    def _cheapest(self, k: int, region: Region, options: Sequence[Option]) -> tuple[Option, ...]:
         best: dict[object, Option] = {}
         for o in options:
+            if not self._plain_crossings(k, o):
+                continue
             if o.variant.family == "view" and not self._may_view(region, o.variant.algorithm):
                 continue
             key = (o.variant.input_layouts, o.variant.output_layouts, o.variant.family == "view")
@@ -117,17 +151,14 @@ class _Problem:
     def _may_view(self, region: Region, algorithm: str) -> bool:
         """Memory can be shared only between values that the engine itself owns."""
         graph = self.graph
-        if any(v in graph.output_set for v in region.outputs):
+        if any(v in graph.output_set or v in self.crossing for v in region.outputs):
             return False
         if algorithm == "alias":
             return all(v not in graph.constants for v in region.inputs)
         return all(
-            v not in graph.output_set and v not in graph.inputs and v in graph.producer and self._own(v)
+            v not in graph.output_set and v not in graph.inputs and v in graph.producer and v not in self.crossing
             for v in region.inputs
         )
-
-    def _own(self, v: ValueId) -> bool:
-        return self.graph.producer[v].kind is not Kind.HOST
 
     # ---- costs
 
@@ -148,7 +179,7 @@ class _Problem:
             slot = self.slots[k]
             assert slot is not None
             wants.append(slot.options[choice[k]].variant.input_layouts[j])
-        if v in self.graph.output_set or any(c.kind is Kind.HOST for c in self.graph.consumers.get(v, ())):
+        if v in self.graph.output_set or v in self.crossing:
             wants.append(Layout.plain(len(shape)))
         for w in wants:
             if not any(same_memory(w, h, shape) for h in (*have, *extra)):
@@ -247,9 +278,7 @@ class _Problem:
                 outs = tuple(self._plain(v) for v in region.outputs)
                 out.append(PlannedRegion(region, "host", "reference", ins, outs, Schedule(())))
             else:
-                o = slot.options[choice[k]]
-                v = o.variant
-                out.append(PlannedRegion(region, v.family, v.algorithm, v.input_layouts, v.output_layouts, o.schedule))
+                out.append(_planned(region, slot.options[choice[k]]))
             for value in region.outputs:
                 out += self._reorder_regions(value, choice)
         return tuple(out)

@@ -180,9 +180,9 @@ class _Analysis:
 
     def _place(self, number: int, at: Index, shape: tuple[int, ...]) -> None:
         self.at[number] = at
-        known = self.shapes.setdefault(shape, [])
-        if at not in known:
-            known.append(at)
+        places = self.shapes.setdefault(shape, [])
+        if at not in places:
+            places.append(at)
 
     def _anchor(self, step: Step, number: int, position: int, where: dict[Expr, Expr]) -> Anchor:
         stage = step.stage
@@ -234,8 +234,8 @@ class _Analysis:
             if not isinstance(ld.source, int) or ld.fill is not None:
                 continue
             source = step.operands[ld.source]
-            places = self.at if source in self.at else self.read_at
-            for at in [places[source]] if source in places else []:
+            known = self.at if source in self.at else self.read_at
+            for at in [known[source]] if source in known else []:
                 inverse = _invert(ld.index, at, axes)
                 if inverse is not None:
                     found.append(inverse)
