@@ -11,10 +11,11 @@ from autofuse.ir.target import Target
 from autofuse.kernels.base import Family, Lowered, Schedule, Variant
 from autofuse.kernels.map_host import MapHost
 from autofuse.kernels.reduce_host import ReduceHost
+from autofuse.kernels.scan_host import ScanHost
 from autofuse.kernels.space import Spaces
 from autofuse.kernels.view import View
 
-FAMILIES: tuple[Family, ...] = (View(), MapHost(), ReduceHost())
+FAMILIES: tuple[Family, ...] = (View(), MapHost(), ReduceHost(), ScanHost())
 """Every family; each offers variants only for targets that it is made for."""
 
 

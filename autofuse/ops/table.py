@@ -9,12 +9,16 @@ from itertools import chain
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import ValueId
 from autofuse.ops.activation import ACTIVATIONS
+from autofuse.ops.cast import CASTS
 from autofuse.ops.convolution import CONVOLUTIONS
 from autofuse.ops.declare import Call, Op, Unsupported
 from autofuse.ops.elementwise import ELEMENTWISE
+from autofuse.ops.generator import GENERATORS
+from autofuse.ops.indexing import INDEXING
 from autofuse.ops.linear import LINEAR
 from autofuse.ops.normalization import NORMALIZATIONS
 from autofuse.ops.pooling import POOLINGS
+from autofuse.ops.recurrent import RECURRENT
 from autofuse.ops.reduction import REDUCTIONS
 from autofuse.ops.shaping import SHAPING
 
@@ -46,7 +50,11 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         CONVOLUTIONS,
         POOLINGS,
         NORMALIZATIONS,
+        RECURRENT,
         SHAPING,
+        INDEXING,
+        GENERATORS,
+        CASTS,
     )
 }
 """Keys are (domain, name); the default domain is the empty string."""
