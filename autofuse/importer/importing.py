@@ -1,0 +1,61 @@
+"""ModelProto to Graph: shapes bound, constants folded, functions and constant branches inlined, the rest on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import GraphProto, ModelProto
+
+from autofuse.errors import ModelError
+from autofuse.importer import proto, rules
+from autofuse.importer.binding import bind, type_of
+from autofuse.importer.emitter import IMPLIED_OPSET, Emitter
+from autofuse.importer.literals import inline_literals
+from autofuse.importer.rebuild import compact
+from autofuse.importer.scope import Scope
+from autofuse.ir.graph import Graph, ValueId, verify
+
+
+def import_model(
+    model: ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None, simplify: bool = True
+) -> Graph:
+    """The Graph of a model, which is not changed.
+
+    `shapes` binds open dimensions, by input name ({"x": (1, 3, 224, 224)}) or by the dimension's own name ({"batch": (4,)}).
+    An initializer that is also listed as an input is a constant: below IR version 4 by the standard, from 4 on by choice
+    (what could be fed in its stead is ignored, and a note says so). Operators without a kernel become Host nodes. With
+    `simplify` the rules of `importer.rules` run to a fixed point.
+
+    Raises ShapeError where a dimension stays open or shapes do not fit, ModelError where the model cannot be run at all.
+    """
+    emitter = Emitter(model)
+    scope = Scope(proto.opsets_of(model) or {"": IMPLIED_OPSET})
+    scope.store(model.graph)
+    _inputs(emitter, model.graph, scope, shapes or {})
+    names = [o.name for o in model.graph.output]
+    emitter.nodes(scope, model.graph.node, names, top=True)
+    made: list[tuple[str, ValueId]] = []
+    for name in names:
+        v = scope.lookup(name, emitter.constants)
+        if v is None or v in emitter.constants.opaque:
+            raise ModelError(f"the graph output {name!r} is of an element type that cannot be given out")
+        made.append((name, v))
+    graph = compact(inline_literals(emitter.builder.graph(made), emitter.constants.literals))
+    return verify(rules.simplify(graph) if simplify else graph)
+
+
+def _inputs(emitter: Emitter, graph: GraphProto, scope: Scope, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    infos = [i for i in graph.input if i.name not in scope.stored]
+    bound, notes = bind(infos, shapes)
+    emitter.builder.notes += notes
+    if emitter.model.ir_version >= 4 and len(infos) < len(graph.input):
+        names = [i.name for i in graph.input if i.name in scope.stored]
+        emitter.builder.notes.append(
+            f"inputs with a default value are taken as constants: {', '.join(names[:10])}"
+            + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        )
+    for i in infos:
+        t = type_of(i.type)
+        v = emitter.builder.input(i.name, t.dtype, bound.get(i.name, t.shape))
+        emitter.types[v] = i.type
+        scope.values[i.name] = v

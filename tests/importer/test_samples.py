@@ -1,0 +1,61 @@
+"""The samples import and give what onnxruntime gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto
+
+from autofuse.importer.importing import import_model
+from autofuse.importer.load import load_model
+from autofuse.importer.reference import run_reference
+from autofuse.importer.samples import basic, chains, transformers
+from autofuse.ir.graph import Graph
+
+SMALL = {
+    "mlp": lambda: basic.mlp(4, (24, 16, 12, 5)),
+    "softmax": lambda: basic.softmax(6, 33),
+    "bert_block": lambda: transformers.bert_block(16, 32, 4),
+    "gpt_block": lambda: transformers.gpt_block(12, 48, 3),
+    "gelu": lambda: chains.gelu(7, 33),
+    "layernorm": lambda: chains.layernorm(7, 33),
+    "rmsnorm": lambda: chains.rmsnorm(7, 33),
+    "chain_softmax": lambda: chains.softmax(3, 5, 17),
+    "swiglu": lambda: chains.swiglu(5, 26),
+    "rotary": lambda: chains.rotary(2, 5, 8),
+    "groupnorm": lambda: chains.groupnorm(8, 5, 3, 4),
+}
+
+
+def feeds(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {graph.values[v].name: rng.standard_normal(graph.values[v].dims).astype(np.float32) for v in graph.inputs}
+
+
+def onnxruntime(model: ModelProto, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return list(ort.InferenceSession(model.SerializeToString(), options).run(None, given))
+
+
+def agree(model: ModelProto, simplify: bool) -> Graph:
+    graph = import_model(model, simplify=simplify)
+    given = feeds(graph)
+    for mine, theirs in zip(run_reference(graph, given), onnxruntime(model, given), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 + 1e-4 * np.abs(theirs).max())
+        assert mine.dtype == theirs.dtype
+    return graph
+
+
+@pytest.mark.parametrize("simplify", [True, False])
+@pytest.mark.parametrize("name", SMALL)
+def test_built_samples(name: str, simplify: bool) -> None:
+    agree(SMALL[name](), simplify)
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+def test_light_samples(name: str) -> None:
+    agree(load_model(f"sample:{name}"), simplify=True)
