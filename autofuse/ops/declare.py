@@ -33,7 +33,9 @@ class Call:
     builder: Builder
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, or the default where it is not given."""
+        """An attribute, or the default where it is not given: a float in single precision, as attributes are."""
+        if isinstance(default, float):
+            default = float(np.float32(default))
         return self.attributes.get(name, default)
 
     def has(self, k: int) -> bool:

@@ -69,7 +69,12 @@ def _mod(x: Expr, y: Expr, c: Call) -> Expr:
 
 
 def _shift(x: Expr, y: Expr, c: Call) -> Expr:
-    return call("shift_left" if c.attr("direction") == "LEFT" else "shift_right", x, y)
+    """Bits that leave are gone: a shift by the width or more leaves zeros, or copies of the sign to the right."""
+    if c.attr("direction") == "LEFT":
+        return call("shift_left", x, y)
+    if x.dtype.is_signed:
+        y = call("minimum", y, like(y, 8 * x.dtype.itemsize - 1))
+    return call("shift_right", x, y)
 
 
 def _pow(c: Call) -> Sequence[ValueId]:
@@ -244,7 +249,7 @@ ELEMENTWISE: tuple[Op, ...] = (
     _function("Asinh", "asinh"),
     _function("Acosh", "acosh", low=1.1, high=4),
     _function("Atanh", "atanh", low=-0.9, high=0.9),
-    _function("Erf", "erf"),
+    Op("Erf", _unary(lambda x, c: call("erf", x)), (Sample(((F32, (2, 3, 5)),)), Sample(((F16, (7,)),)))),
     _logic("And", "and"),
     _logic("Or", "or"),
     _logic("Xor", "xor"),

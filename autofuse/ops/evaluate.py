@@ -77,7 +77,8 @@ def _block(
 
 
 def _combine(values: np.ndarray, combine: Combine, kept: int) -> np.ndarray:
-    flat = values.reshape(*values.shape[:kept], -1) if values.ndim > kept else values[..., None]
+    shape, over = values.shape[:kept], values.shape[kept:]
+    flat = values.reshape(*shape, math.prod(over))
     dtype = values.dtype
     match combine:
         case Combine.SUM:

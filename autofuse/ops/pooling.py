@@ -205,7 +205,7 @@ POOLINGS: tuple[Op, ...] = (
         _lrn,
         (
             Sample(((F32, (2, 7, 3, 4)),), {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}),
-            Sample(((F32, (1, 5, 3, 4)),), {"size": 4}),
+            Sample(((F32, (5, 5, 3, 4)),), {"size": 4}),
         ),
     ),
 )

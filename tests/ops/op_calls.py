@@ -11,9 +11,11 @@ from onnx import helper, numpy_helper
 
 from autofuse.ir.dtype import from_numpy
 from autofuse.ir.graph import verify
+from autofuse.ir.stage import Scan
 from autofuse.ops import evaluate as ev
 from autofuse.ops.builder import Builder
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
+from autofuse.ops.recurrent import evaluate_scan
 from autofuse.ops.table import find
 
 
@@ -54,13 +56,19 @@ def numpy_run(
         else:
             if x.dtype.kind in "OUS":
                 raise Unsupported("strings")
-            v = b.input(f"x{k}", from_numpy(x.dtype), x.shape)
+            try:
+                v = b.input(f"x{k}", from_numpy(x.dtype), x.shape)
+            except KeyError as error:
+                raise Unsupported(f"type {x.dtype}") from error
             arrays[v] = x
             ids.append(v)
-    made = op.emit(Call(name, domain, opset, tuple(ids), dict(attributes), tuple(outputs), b))
+    made = op.emit(Call(name, domain, opset, tuple(ids), stored(attributes), tuple(outputs), b))
     graph = verify(b.graph([(f"y{k}", v) for k, v in enumerate(made) if v is not None]))
     arrays.update(graph.constants)
     for n in graph.nodes:
+        if isinstance(n.compute, Scan):
+            arrays.update(zip(n.outputs, evaluate_scan(n.compute, [arrays[v] for v in n.inputs], wide), strict=True))
+            continue
         arrays[n.outputs[0]] = ev.evaluate(n.stage, [arrays[v] for v in n.inputs], wide)
         assert arrays[n.outputs[0]].shape == n.stage.shape
         if not wide:
@@ -80,17 +88,30 @@ def draw(sample: Sample, seed: int = 0) -> list[np.ndarray | None]:
         if kind == "bool":
             out.append(rng.random(shape) < 0.5)
         elif "int" in kind:
-            out.append(rng.integers(int(sample.low) if kind[0] != "u" else max(0, int(sample.low)), int(sample.high), shape).astype(kind))
+            out.append(
+                rng.integers(
+                    int(sample.low) if kind[0] != "u" else max(0, int(sample.low)), int(sample.high), shape
+                ).astype(kind)
+            )
         else:
             out.append(np.asarray(rng.uniform(sample.low, sample.high, shape)).astype(kind))
     return out
 
 
-def model_of(op: Op, sample: Sample, inputs: Sequence[np.ndarray | None], typed: Sequence[np.ndarray | None]) -> onnx.ModelProto:
+def stored(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as a model holds them: floats in single precision."""
+    return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in attributes.items()}
+
+
+def model_of(
+    op: Op, sample: Sample, inputs: Sequence[np.ndarray | None], typed: Sequence[np.ndarray | None]
+) -> onnx.ModelProto:
     """A one-node model; `typed` gives the types of its outputs."""
     names = [f"x{k}" if x is not None else "" for k, x in enumerate(inputs)]
     outs = [f"y{k}" for k in range(sample.outputs)]
-    attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in sample.attributes.items()}
+    attributes = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in sample.attributes.items()
+    }
     node = helper.make_node(op.name, names, outs, domain=op.domain, **attributes)
 
     def info(name: str, x: np.ndarray) -> onnx.ValueInfoProto:
@@ -99,7 +120,11 @@ def model_of(op: Op, sample: Sample, inputs: Sequence[np.ndarray | None], typed:
     graph = helper.make_graph(
         [node],
         "one",
-        [info(n, x) for k, (n, x) in enumerate(zip(names, inputs, strict=True)) if x is not None and k not in sample.constant],
+        [
+            info(n, x)
+            for k, (n, x) in enumerate(zip(names, inputs, strict=True))
+            if x is not None and k not in sample.constant
+        ],
         [info(n, y) for n, y in zip(outs, typed, strict=False) if y is not None],
         [numpy_helper.from_array(inputs[k], names[k]) for k in sample.constant if inputs[k] is not None],
     )
