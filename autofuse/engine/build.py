@@ -13,13 +13,13 @@ from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.engine.storage import Interval, Sharing, place
 from autofuse.errors import PlanError
 from autofuse.fusion.region import program_of
+from autofuse.fusion.views import alias_of, pieces_of
 from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.layout import Layout
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Lowered, Variant
 from autofuse.kernels.families import find_variant, lower
 from autofuse.kernels.layouts import same_memory
-from autofuse.kernels.view import alias_of, pieces_of
 
 
 @dataclass(frozen=True)

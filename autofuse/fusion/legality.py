@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.inline import is_expensive
 from autofuse.fusion.region import YES, Region, Verdict, program_of
-from autofuse.ir.expr import Apply, loads, walk
+from autofuse.ir.expr import Apply, Expr, children, loads, walk
 from autofuse.ir.graph import Graph, NodeId
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
@@ -102,14 +102,13 @@ def not_repeated(c: Candidate) -> Verdict:
         return YES
     for a in form.anchors:
         arithmetic = [e for e in walk(a.body) if e.dtype.is_float and not _is_free(e)]
-        activations = [ld for ld in loads(a.body) if not _constant(form, ld.source)]
         elements = sum(_size(form, ld.source) for ld in loads(a.body))
         repeats = form.row_points * form.reduced_points / max(elements, 1)
         contract = form.kind is Kind.CONTRACT
         extra = len(arithmetic) - (1 if contract else 0)
         if repeats <= MAX_REPEATED:
             continue
-        if contract and len(activations) > 2:
+        if contract and any(_tensors(form, factor) > 1 for factor in children(a.body)):
             return Verdict(
                 False, "recomputation", "a contraction would read several tensors for one operand", c.region.nodes[:1]
             )
@@ -121,6 +120,11 @@ def not_repeated(c: Candidate) -> Verdict:
 
 def _is_free(e: object) -> bool:
     return not isinstance(e, Apply) or e.fn in ("select", "cast")
+
+
+def _tensors(form: Form, factor: Expr) -> int:
+    """How many loads of activations one factor of a contraction has."""
+    return sum(1 for ld in loads(factor) if not _constant(form, ld.source))
 
 
 def _constant(form: Form, source: object) -> bool:

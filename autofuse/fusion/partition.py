@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 from autofuse.errors import VerificationError
 from autofuse.fusion.legality import check
 from autofuse.fusion.region import YES, Region, Verdict
+from autofuse.fusion.views import is_join
 from autofuse.ir.graph import Graph, Node, NodeId, ValueId
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
+
+MAX_CLOSURE = 12
+"""How many nodes between two regions may be drawn in to merge them."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +80,37 @@ class Partitioner:
             if a is b:
                 continue
             union = a | b
-            verdict = self.verdict(union)
-            if verdict:
-                verdict = self._acyclic(union, group)
+            verdict = self._fits(union, group)
+            if not verdict and verdict.rule in ("convexity", "cycle"):
+                # What lies between the two may join them: x -> sigmoid -> x * sigmoid is one kernel or none.
+                wider = self._closure(union, group)
+                if len(wider) <= MAX_CLOSURE + len(union) and self._fits(wider, group):
+                    union, verdict = wider, YES
             if not verdict:
                 refusals[e] = verdict
                 continue
             for n in union:
                 group[n] = union
         return self._ordered(set(group.values()), refusals)
+
+    def _fits(self, union: frozenset[NodeId], group: Mapping[NodeId, frozenset[NodeId]]) -> Verdict:
+        verdict = self.verdict(union)
+        return self._acyclic(union, group) if verdict else verdict
+
+    def _closure(self, union: frozenset[NodeId], group: Mapping[NodeId, frozenset[NodeId]]) -> frozenset[NodeId]:
+        """The union with the groups of all nodes on paths that leave it and come back."""
+        first, last = min(union), max(union)
+        below = set(union)
+        for n in range(first, last + 1):
+            sources = [self.graph.producer[v].id for v in self.graph.nodes[n].inputs if v in self.graph.producer]
+            if any(s in below for s in sources):
+                below.add(n)
+        above = set(union)
+        for n in range(last, first - 1, -1):
+            readers = [c.id for v in self.graph.nodes[n].outputs for c in self.graph.consumers.get(v, ())]
+            if any(c in above for c in readers):
+                above.add(n)
+        return frozenset(m for n in below & above for m in group[n])
 
     def _acyclic(self, union: frozenset[NodeId], group: Mapping[NodeId, frozenset[NodeId]]) -> Verdict:
         """Merging must not make two regions wait for each other."""
@@ -124,8 +150,10 @@ class Partitioner:
         return self.merge(same)
 
     def greedy(self) -> Partition:
-        """Fuse every edge that may be, the largest intermediates first within each contraction's or reduction's reach."""
-        return self.merge(sorted(self.edges, key=self._rank))
+        """Fuse every edge that may be, but for joins (Concat): their parts are written in place, which costs nothing."""
+        joins = {n.id for n in self.graph.nodes if is_join(self.graph, n)}
+        edges = [e for e in self.edges if e.producer not in joins and e.consumer not in joins]
+        return self.merge(sorted(edges, key=self._rank))
 
     def _rank(self, e: Edge) -> tuple[int, int, int]:
         producer, consumer = self.graph.nodes[e.producer], self.graph.nodes[e.consumer]
