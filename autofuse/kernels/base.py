@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.layout import Layout
 from autofuse.ir.target import Target
+from autofuse.kernels.preparation import Preparation
 from autofuse.loops.ir import Kernel
 
 Choice = int | str
@@ -40,8 +43,9 @@ class Schedule:
 class Variant:
     """One way to implement a region program: the family and algorithm, and the layout of every input and output.
 
-    An input that is a constant of the model is prepared in the layout given here when the engine is built; other inputs must
-    arrive in it. `tolerant` marks algorithms that spread non-finite numbers or round more than the direct one.
+    An input that is a constant of the model is prepared in the layout given here when the engine is built, or as
+    `prepared` says, by input number, where a layout is not enough; other inputs must arrive in it. `tolerant` marks algorithms
+    that spread non-finite numbers or round more than the direct one.
     """
 
     family: str
@@ -50,6 +54,18 @@ class Variant:
     input_layouts: tuple[Layout, ...]
     output_layouts: tuple[Layout, ...]
     tolerant: bool = False
+    prepared: tuple[tuple[int, Preparation], ...] = ()
+
+    def elements(self, k: int) -> int:
+        """How many elements input k has in memory."""
+        shape = self.program.inputs[k].shape
+        special = dict(self.prepared).get(k)
+        return special.elements(shape) if special is not None else self.input_layouts[k].size(shape)
+
+    def pack(self, k: int, array: np.ndarray) -> np.ndarray:
+        """Input k as this variant wants it in memory: a constant prepared, any other tensor in its layout."""
+        special = dict(self.prepared).get(k)
+        return special.apply(array) if special is not None else self.input_layouts[k].pack(array)
 
     @property
     def key(self) -> str:
