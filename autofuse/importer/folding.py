@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autofuse.importer import hosts
+from autofuse.importer.hosts import fold as fold_host
 from autofuse.ir.expr import Load, Var
 from autofuse.ir.graph import Node, ValueId
 from autofuse.ir.stage import Host, Scan, Stage
@@ -30,7 +30,7 @@ def fold(node: Node, constants: Mapping[ValueId, np.ndarray]) -> list[np.ndarray
         case Stage() as stage:
             return [_stage(stage, inputs)] if _affordable(stage, inputs) else None
         case Host() as host:
-            return hosts.fold(host, inputs, SMALL_BYTES)
+            return fold_host(host, inputs, SMALL_BYTES)
         case Scan():
             return None
 

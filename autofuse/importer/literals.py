@@ -15,8 +15,8 @@ from autofuse.importer.rebuild import Edit, canonical
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Const, Expr, Load, call, const, rewrite
-from autofuse.ir.graph import Graph, ValueId
-from autofuse.ir.stage import Stage
+from autofuse.ir.graph import Graph, Node, ValueId
+from autofuse.ir.stage import Stage, inputs_of
 
 
 def inline_literals(graph: Graph, literals: Collection[ValueId] = ()) -> Graph:
@@ -35,6 +35,16 @@ def inline_literals(graph: Graph, literals: Collection[ValueId] = ()) -> Graph:
         inputs, compute = canonical(n.inputs, dataclasses.replace(n.compute, body=body))
         edit.replace(n, dataclasses.replace(n, inputs=inputs, compute=compute))
     return edit.finish()
+
+
+def takes(graph: Graph, node: Node, v: ValueId) -> bool:
+    """Whether a node reads v and would take it as a literal."""
+    array = graph.constants.get(v)
+    if array is None or array.ndim > 0 or array.dtype == object or not isinstance(node.compute, Stage):
+        return False
+    return node.compute.contraction is None and any(
+        ld.fill is None and node.inputs[ld.source] == v for ld in inputs_of(node.compute) if isinstance(ld.source, int)
+    )
 
 
 def _written(body: Expr, scalars: Mapping[int, np.ndarray]) -> Expr:

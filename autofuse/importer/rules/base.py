@@ -1,11 +1,13 @@
-"""What a rule is."""
+"""What a rule is, and small questions that rules ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofuse.ir.graph import Graph
+from autofuse.ir.expr import Load, loads
+from autofuse.ir.graph import Graph, Node
+from autofuse.ir.stage import Stage
 
 Refusal = tuple[str, str]
 """The node, as people know it, and why the rule left it alone."""
@@ -21,3 +23,19 @@ class RuleResult:
 
 
 Rule = Callable[[Graph], RuleResult]
+
+
+def where(node: Node) -> str:
+    """How a node is named to people."""
+    return f"{node.label or node.id} ({node.op})"
+
+
+def view_of(node: Node) -> Load | None:
+    """The load of a node that only moves elements of one tensor, at indices that do not depend on data; else None."""
+    match node.compute:
+        case Stage(combine=None, body=Load(guard=None) as ld) if len(node.inputs) == 1:
+            if ld.dtype is node.compute.dtype and not any(loads(i) for i in ld.index):
+                return ld
+            return None
+        case _:
+            return None
