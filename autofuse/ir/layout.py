@@ -132,6 +132,9 @@ class Layout:
             else:
                 raise ValueError(f"not a layout: {text!r}")
         layout = Layout(tuple(dims))
+        split = [d.axis for d in dims if d.block]
+        if len(set(split)) != len(split):
+            raise ValueError(f"not a layout: {text!r} splits an axis twice")
         if number or sorted({d.axis for d in dims}) != list(range(layout.rank)) or len(set(dims)) != len(dims):
             raise ValueError(f"not a layout: {text!r}")
         return layout

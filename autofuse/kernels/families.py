@@ -9,13 +9,28 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir.layout import Layout
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Family, Lowered, Schedule, Variant
+from autofuse.kernels.contract_cuda import ContractCuda
+from autofuse.kernels.contract_host import ContractHost
+from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.map_host import MapHost
+from autofuse.kernels.reduce_cuda import ReduceCuda
 from autofuse.kernels.reduce_host import ReduceHost
+from autofuse.kernels.scan_cuda import ScanCuda
 from autofuse.kernels.scan_host import ScanHost
 from autofuse.kernels.space import Spaces
 from autofuse.kernels.view import View
 
-FAMILIES: tuple[Family, ...] = (View(), MapHost(), ReduceHost(), ScanHost())
+FAMILIES: tuple[Family, ...] = (
+    View(),
+    MapHost(),
+    ReduceHost(),
+    ScanHost(),
+    ContractHost(),
+    MapCuda(),
+    ReduceCuda(),
+    ScanCuda(),
+    ContractCuda(),
+)
 """Every family; each offers variants only for targets that it is made for."""
 
 
