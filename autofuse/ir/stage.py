@@ -81,7 +81,9 @@ class Stage:
         match self.body:
             case Apply("mul", (a, b)) if self.combine is Combine.SUM and a is not b:
                 la, lb = _operand(a), _operand(b)
-                return (la, lb) if la is not None and lb is not None else None
+                if la is None or lb is None or la is lb:  # a sum of squares has one operand: it is no contraction
+                    return None
+                return la, lb
             case _:
                 return None
 

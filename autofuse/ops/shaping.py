@@ -292,12 +292,15 @@ def _depth_to_space(c: Call) -> Sequence[ValueId]:
 def _space_to_depth(c: Call) -> Sequence[ValueId]:
     n, channels, h, w = c.builder.shape(c.input(0))
     s = int(c.attr("blocksize"))
+    depth_first = str(c.attr("mode", "DCR")) == "CRD"
 
     def where(i: Index) -> Index:
-        block = ix.floor_div(i[1], max(channels, 1))
+        inner = s * s if depth_first else max(channels, 1)
+        outer, rest = ix.floor_div(i[1], inner), ix.floor_mod(i[1], inner)
+        channel, block = (outer, rest) if depth_first else (rest, outer)
         y = ix.add(ix.mul(i[2], s), ix.floor_div(block, s))
         x = ix.add(ix.mul(i[3], s), ix.floor_mod(block, s))
-        return i[0], ix.floor_mod(i[1], max(channels, 1)), y, x
+        return i[0], channel, y, x
 
     return [moved(c.builder, c.input(0), (n, channels * s * s, h // s, w // s), where)]
 

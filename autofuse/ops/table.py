@@ -18,8 +18,10 @@ from autofuse.ops.indexing import INDEXING
 from autofuse.ops.linear import LINEAR
 from autofuse.ops.normalization import NORMALIZATIONS
 from autofuse.ops.pooling import POOLINGS
+from autofuse.ops.quantization import QUANTIZATIONS
 from autofuse.ops.recurrent import RECURRENT
 from autofuse.ops.reduction import REDUCTIONS
+from autofuse.ops.resize import RESIZES
 from autofuse.ops.shaping import SHAPING
 
 
@@ -55,6 +57,8 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         INDEXING,
         GENERATORS,
         CASTS,
+        RESIZES,
+        QUANTIZATIONS,
     )
 }
 """Keys are (domain, name); the default domain is the empty string."""

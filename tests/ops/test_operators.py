@@ -31,6 +31,8 @@ ONNXRUNTIME: dict[str, str] = {
     "MaxPool-12": "the reference evaluator gives positions in the padding",
     "ConvTranspose-5": "the reference evaluator fails on groups",
     "BatchNormalization-1": "the reference evaluator trains below opset 14",
+    "Upsample-1": "the reference evaluator lacks scales as an attribute",
+    "Upsample-2": "the reference evaluator lacks these linear scales",
     "Pad-1": "the reference evaluator refuses negative pads",
 }
 """Samples for which onnxruntime, with its optimisations off, is the better oracle."""

@@ -1,0 +1,338 @@
+"""Resize and Upsample: nearest, linear and cubic, with scales or sizes that are known at import.
+
+Where an axis reads and with which weights is worked out here, in double precision. An index that follows a rule becomes
+arithmetic (o // 2 for a doubled axis); any other, and the weights, become small constant tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from autofuse.ir import index as ix
+from autofuse.ir.expr import INDEX, Expr, call, cast_to, const, select
+from autofuse.ir.graph import ValueId
+from autofuse.ops.builder import Builder, Index, Reader
+from autofuse.ops.common import F16, F32, F64, U8, axis_in, like
+from autofuse.ops.declare import Call, Op, Sample, Unsupported
+
+MOST_LOADS = 64
+"""Elements that one output may read: cubic in three dimensions."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis: for every output position the taps' positions (unclamped) and weights, and what lies outside."""
+
+    size: int
+    positions: np.ndarray
+    weights: np.ndarray | None
+    outside: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Sizes, scales and crop of each axis of the tensor."""
+
+    out: list[int]
+    scales: list[float]
+    roi: list[tuple[float, float]]
+
+
+def _coordinates(mode: str, n: int, out: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
+    """Where each output position lies in the input, by the standard's formulas."""
+    o = np.arange(out, dtype=np.float64)
+    length = scale * n
+    half = (o + 0.5) / scale - 0.5
+    match mode:
+        case "half_pixel":
+            return half
+        case "pytorch_half_pixel":
+            return half if length != 1 else np.full(out, -0.5)
+        case "half_pixel_symmetric":
+            return n / 2 * (1 - out / length) + half
+        case "asymmetric":
+            return o / scale
+        case "align_corners":
+            return o * (n - 1) / (length - 1) if length != 1 else np.zeros(out)
+        case "tf_half_pixel_for_nn":
+            return (o + 0.5) / scale
+        case "tf_crop_and_resize":
+            first, last = roi
+            if length == 1:
+                return np.full(out, (first + last) * (n - 1) / 2)
+            return first * (n - 1) + o * (last - first) * (n - 1) / (length - 1)
+        case _:
+            raise Unsupported(f"the coordinate transformation {mode!r}")
+
+
+def _rounded(x: np.ndarray, how: str, scale: float) -> np.ndarray:
+    match how:
+        case "round_prefer_floor":
+            found = np.ceil(x - 0.5)
+        case "round_prefer_ceil":
+            found = np.floor(x + 0.5)
+        case "floor":
+            found = np.floor(x)
+        case "ceil":
+            found = np.ceil(x)
+        case "simple":  # before opset 11: up by repeating, down by skipping
+            found = np.ceil(x) if scale < 1 else np.floor(x)
+        case _:
+            raise Unsupported(f"rounding of mode {how!r}")
+    return found.astype(np.int64)[:, None]
+
+
+def _cubic(ratio: np.ndarray, a: float) -> np.ndarray:
+    """Weights of the four neighbours (Keys)."""
+    near, far = ratio, 1 - ratio
+
+    def outer(t: np.ndarray) -> np.ndarray:
+        return np.asarray(((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a)
+
+    def inner(t: np.ndarray) -> np.ndarray:
+        return np.asarray(((a + 2) * t - (a + 3)) * t * t + 1)
+
+    return np.stack([outer(near), inner(near), inner(far), outer(far)], axis=1)
+
+
+def _axis(c: Call, n: int, out: int, scale: float, roi: tuple[float, float], old: bool) -> _Axis:
+    mode = str(c.attr("mode", "nearest"))
+    place = "asymmetric" if old else str(c.attr("coordinate_transformation_mode", "half_pixel"))
+    x = _coordinates(place, n, out, scale, roi)
+    outside = (x < 0) | (x > n - 1) if place == "tf_crop_and_resize" else None
+    if outside is not None and not outside.any():
+        outside = None
+    if mode == "nearest":
+        how = (
+            ("floor" if c.op == "Upsample" else "simple") if old else str(c.attr("nearest_mode", "round_prefer_floor"))
+        )
+        return _Axis(n, _rounded(x, how, scale), None, outside)
+    low = np.floor(x)
+    ratio = x - low
+    if mode in ("linear", "bilinear"):
+        weights = np.stack([1 - ratio, ratio], axis=1)
+        positions = low[:, None] + np.arange(2)
+    elif mode == "cubic":
+        weights = _cubic(ratio, float(c.attr("cubic_coeff_a", -0.75)))
+        positions = low[:, None] + np.arange(-1, 3)
+    else:
+        raise Unsupported(f"interpolation of mode {mode!r}")
+    if c.attr("exclude_outside", 0):
+        weights = np.where((positions < 0) | (positions >= n), 0.0, weights)
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1.0, total)
+    return _Axis(n, positions.astype(np.int64), weights, outside)
+
+
+def _rule(positions: np.ndarray, n: int) -> Callable[[Expr], Expr] | None:
+    """An expression (p o + q) // d, clamped, that gives these positions clamped; None where none of the usual ones does."""
+    out = len(positions)
+    o = np.arange(out)
+    wanted = np.clip(positions, 0, n - 1)
+    g = gcd(n, out) or 1
+    p, d = n // g, out // g
+    for scale, shift in ((p, 0), (2 * p, p - d)):
+        below = d if shift == 0 else 2 * d
+        for q in (0, below // 2, below // 2 - 1, below - 1, -below, below, 2 * below):
+            found = (o * scale + shift + q) // below
+            if np.array_equal(np.clip(found, 0, n - 1), wanted):
+                return _clamped(scale, shift + q, below, n)
+    steps = np.diff(wanted)
+    if out > 1 and (steps == steps[0]).all():
+        return _clamped(int(steps[0]), int(wanted[0]), 1, n)
+    return None
+
+
+def _clamped(p: int, q: int, d: int, n: int) -> Callable[[Expr], Expr]:
+    def expression(o: Expr) -> Expr:
+        found = ix.floor_div(ix.add(ix.mul(o, p), const(q)), d)
+        return ix.minimum(ix.maximum(found, const(0)), const(n - 1))
+
+    return expression
+
+
+class _Tables:
+    """Constants that the body reads, as input slots."""
+
+    def __init__(self, b: Builder, x: ValueId) -> None:
+        self.b = b
+        self.inputs = [x]
+
+    def read(self, table: np.ndarray) -> Callable[[Expr, Reader], Expr]:
+        self.inputs.append(self.b.constant(np.ascontiguousarray(table)))
+        slot = len(self.inputs) - 1
+        return lambda o, read: read(slot, (o,))
+
+
+Tap = tuple[Callable[[Expr, Reader], Expr], Callable[[Expr, Reader], Expr] | None]
+
+
+def _where(column: np.ndarray, n: int, tables: _Tables) -> Callable[[Expr, Reader], Expr]:
+    """The position of one tap, by rule or by table."""
+    rule = _rule(column, n)
+    if rule is not None:
+        known = rule
+        return lambda o, read: known(o)
+    table = tables.read(np.clip(column, 0, n - 1))
+    return lambda o, read: cast_to(table(o, read), INDEX)
+
+
+def _taps(axis: _Axis, tables: _Tables, dtype: np.dtype) -> list[Tap]:
+    """(position, weight) readers of an axis."""
+    found: list[Tap] = []
+    for k in range(axis.positions.shape[1]):
+        where = _where(axis.positions[:, k], axis.size, tables)
+        found.append((where, None if axis.weights is None else tables.read(axis.weights[:, k].astype(dtype))))
+    return found
+
+
+def _apply(c: Call, plan: _Plan, old: bool) -> ValueId:
+    b = c.builder
+    x = c.input(0)
+    shape, dtype = b.shape(x), b.dtype(x)
+    nearest = str(c.attr("mode", "nearest")) == "nearest"
+    if not nearest and not dtype.is_float:
+        raise Unsupported("interpolation of integers")
+    if 0 in shape and 0 not in plan.out:
+        raise Unsupported("an empty tensor made larger")
+    axes: dict[int, _Axis] = {}
+    for k, (n, m, s, r) in enumerate(zip(shape, plan.out, plan.scales, plan.roi, strict=True)):
+        if n != m or s != 1.0 or r != (0.0, 1.0):
+            axes[k] = _axis(c, n, m, s, r, old)
+    if not axes:
+        return x
+    if np.prod([a.positions.shape[1] for a in axes.values()]) > MOST_LOADS:
+        raise Unsupported("more taps than one element may read")
+    tables = _Tables(b, x)
+    taps = {k: _taps(a, tables, dtype.compute.numpy) for k, a in axes.items()}
+    masks = {k: tables.read(a.outside) for k, a in axes.items() if a.outside is not None}
+    order = list(axes)
+
+    def interpolate(i: Index, read: Reader, depth: int, at: dict[int, Expr]) -> Expr:
+        if depth == len(order):
+            index = [at.get(k, e) for k, e in enumerate(i)]
+            return read.raw(0, index) if nearest else read(0, index)
+        k = order[depth]
+        total: Expr | None = None
+        for where, weight in taps[k]:
+            e = interpolate(i, read, depth + 1, {**at, k: where(i[k], read)})
+            if weight is not None:
+                e = call("mul", e, weight(i[k], read))
+            total = e if total is None else call("add", total, e)
+        assert total is not None
+        return total
+
+    def body(i: Index, read: Reader) -> Expr:
+        e = interpolate(i, read, 0, {})
+        for k, mask in masks.items():
+            e = select(mask(i[k], read), like(e, float(c.attr("extrapolation_value", 0.0))), e)
+        return e
+
+    return b.map(tables.inputs, plan.out, body, dtype)
+
+
+def _given(c: Call, k: int) -> np.ndarray | None:
+    """A parameter; an empty one counts as left out."""
+    found = c.constant(k)
+    return None if found is None or found.size == 0 else found.reshape(-1)
+
+
+def _spread(values: Sequence[float], axes: Sequence[int], rank: int, rest: float) -> list[float]:
+    out = [rest] * rank
+    for a, v in zip(axes, values, strict=True):
+        out[a] = v
+    return out
+
+
+def _by_scales(shape: Sequence[int], scales: Sequence[float], roi: list[tuple[float, float]]) -> _Plan:
+    if len(scales) != len(shape) or any(s <= 0 for s in scales):
+        raise Unsupported(f"scales {list(scales)} for a tensor of shape {tuple(shape)}")
+    return _Plan([int(np.floor(s * n)) for s, n in zip(scales, shape, strict=True)], list(scales), roi)
+
+
+def _resize(c: Call) -> Sequence[ValueId]:
+    shape = c.builder.shape(c.input(0))
+    rank = len(shape)
+    whole = [(0.0, 1.0)] * rank
+    if c.opset < 11:
+        scales = _given(c, 1)
+        if scales is None:
+            raise Unsupported("no scales are given")
+        return [_apply(c, _by_scales(shape, [float(s) for s in scales], whole), old=True)]
+    if c.attr("antialias", 0):
+        raise Unsupported("antialiasing")
+    given = c.attr("axes")
+    axes = [axis_in(int(a), rank) for a in given] if given is not None else list(range(rank))
+    crop = c.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
+    roi, scales, sizes = _given(c, 1) if crop else None, _given(c, 2), _given(c, 3)
+    ranges = list(whole)
+    if roi is not None:
+        for k, a in enumerate(axes):
+            ranges[a] = (float(roi[k]), float(roi[k + len(axes)]))
+    if sizes is None:
+        if scales is None:
+            raise Unsupported("neither scales nor sizes are given")
+        return [_apply(c, _by_scales(shape, _spread([float(s) for s in scales], axes, rank, 1.0), ranges), old=False)]
+    out = list(shape)
+    for a, n in zip(axes, sizes, strict=True):
+        out[a] = int(n)
+    factors = [m / n if n else 1.0 for m, n in zip(out, shape, strict=True)]
+    policy = str(c.attr("keep_aspect_ratio_policy", "stretch"))
+    if policy != "stretch":
+        chosen = (min if policy == "not_larger" else max)(factors[a] for a in axes)
+        factors = [chosen if a in axes else 1.0 for a in range(rank)]
+        out = [int(chosen * n + 0.5) if a in axes else n for a, n in enumerate(shape)]
+    return [_apply(c, _Plan(out, factors, ranges), old=False)]
+
+
+def _upsample(c: Call) -> Sequence[ValueId]:
+    shape = c.builder.shape(c.input(0))
+    given = c.attr("scales") if c.attr("scales") is not None else _given(c, 1)
+    scales = [float(s) for s in given] if given is not None else []
+    return [_apply(c, _by_scales(shape, scales, [(0.0, 1.0)] * len(shape)), old=True)]
+
+
+_X = (F32, (1, 2, 4, 6))
+
+
+def _scaled(*scales: float, dtype: str = F32, **attributes: object) -> Sample:
+    return Sample(((dtype, _X[1]), None, np.array([1, 1, *scales], np.float32)), attributes, constant=(2,))
+
+
+def _sized(*sizes: int, **attributes: object) -> Sample:
+    return Sample((_X, None, None, np.array([1, 2, *sizes], np.int64)), attributes, constant=(3,))
+
+
+RESIZES: tuple[Op, ...] = (
+    Op(
+        "Resize",
+        _resize,
+        (
+            _scaled(2, 3),
+            _scaled(2, 2, coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+            _scaled(0.5, 0.6, coordinate_transformation_mode="asymmetric", nearest_mode="ceil"),
+            _scaled(2, 1.5, mode="linear"),
+            _scaled(2, 2, mode="linear", dtype=F16),
+            _scaled(2, 2, mode="linear", dtype=F64),
+            _sized(7, 9, mode="linear", coordinate_transformation_mode="align_corners"),
+            _sized(3, 4, mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+            _sized(9, 5, mode="cubic"),
+            _sized(9, 5, mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5),
+            _sized(9, 5, nearest_mode="round_prefer_ceil"),
+            Sample(((U8, (1, 2, 4, 6)), None, np.array([1, 1, 2, 2], np.float32)), constant=(2,), low=0, high=255),
+        ),
+    ),
+    Op(
+        "Upsample",
+        _upsample,
+        (
+            Sample((_X, np.array([1, 1, 2, 3], np.float32)), opset=9, constant=(1,)),
+            Sample((_X,), {"scales": [1.0, 1.0, 2.0, 2.0]}, opset=7),
+            Sample((_X, np.array([1, 1, 2, 3], np.float32)), {"mode": "linear"}, opset=9, constant=(1,)),
+        ),
+    ),
+)
