@@ -12,6 +12,7 @@ from autofuse.ir.expr import Load, Var
 from autofuse.ir.graph import Node, ValueId
 from autofuse.ir.stage import Host, Scan, Stage
 from autofuse.ops.evaluate import evaluate
+from autofuse.ops.recurrent import evaluate_scan
 
 SMALL_BYTES = 16 << 20
 GROWTH = 8
@@ -31,8 +32,9 @@ def fold(node: Node, constants: Mapping[ValueId, np.ndarray]) -> list[np.ndarray
             return [_stage(stage, inputs)] if _affordable(stage, inputs) else None
         case Host() as host:
             return fold_host(host, inputs, SMALL_BYTES)
-        case Scan():
-            return None
+        case Scan() as scan:
+            sizes = [math.prod(s) * d.itemsize for s, d in zip(scan.shapes, scan.dtypes, strict=True)]
+            return list(evaluate_scan(scan, inputs)) if sum(sizes) <= SMALL_BYTES else None
 
 
 def _affordable(stage: Stage, inputs: Sequence[np.ndarray]) -> bool:

@@ -11,6 +11,7 @@ from autofuse.importer.rules import (
     dead_code,
     fold_affine,
     fold_constants,
+    merge_affine,
     merge_views,
     remove_identity,
     scalar_literals,
@@ -28,6 +29,7 @@ RULES: Mapping[str, Rule] = {
     "common subexpressions": common_subexpressions.apply,
     "dead code": dead_code.apply,
     "fold affine": fold_affine.apply,
+    "merge affine": merge_affine.apply,
 }
 """In the order in which they run: what is dead must be gone before a rule counts readers."""
 

@@ -64,7 +64,9 @@ def _match(graph: Graph, node: Node) -> _Match | None:
     last = node
     while True:
         step = _next(graph, last, node.stage, free)
-        if step is None:
+        if isinstance(step, str) and total.scale is None:
+            raise _Refused(step)
+        if step is None or isinstance(step, str):
             break
         last, affine = step
         chain.append(last)
@@ -92,28 +94,25 @@ def _slot(ld: Load) -> int:
     return ld.source
 
 
-def _next(graph: Graph, before: Node, of: Stage, free: Sequence[int]) -> tuple[Node, Affine] | None:
-    """The affine map that alone reads a node's result, if there is one that is constant but along the axes `free`."""
+def _next(graph: Graph, before: Node, of: Stage, free: Sequence[int]) -> tuple[Node, Affine] | str | None:
+    """The affine map that alone reads a node's result, if there is one that is constant but along the axes `free`.
+
+    A reason where there is a scale that cannot be folded, None where there is nothing to fold.
+    """
     v = before.outputs[0]
     readers = graph.consumers.get(v, ())
     steps = [(r, a) for r in readers if (a := affine_of(graph, r, v)) is not None and r.stage.dtype is of.dtype]
-    if not steps:
-        return None
-    scaled = any(a.scale is not None for _, a in steps)
+    learned = any(a.scale is not None and any(i in graph.constants for i in r.inputs) for r, a in steps)
+    reason = None
     if v in graph.output_set:
-        if scaled:
-            raise _Refused("its unscaled result is an output of the graph")
-        return None
-    if len(readers) > 1:
-        if scaled:
-            raise _Refused(f"its unscaled result is read by {len(readers)} nodes")
-        return None
-    reader, affine = steps[0]
-    if not affine.varies_along(free):
-        if scaled:
-            raise _Refused("the scale or offset behind it varies along other axes than its channels")
-        return None
-    return reader, affine
+        reason = "its unscaled result is an output of the graph"
+    elif len(readers) > 1:
+        reason = f"its unscaled result is read by {len(readers)} nodes"
+    elif steps and not steps[0][1].varies_along(free):
+        reason = "the scale or offset behind it varies along other axes than its channels"
+    if reason is None:
+        return steps[0] if steps else None
+    return reason if learned else None
 
 
 def _fold(graph: Graph, edit: Edit, match: _Match) -> None:
