@@ -1,0 +1,69 @@
+"""What the search needs of a device, as a contract: tests replay recorded answers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from autofuse.engine.plan import Plan
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.measure.result import Measurement, Opened, Status
+
+Choice = tuple[Variant, Schedule]
+
+
+def layouts_text(variant: Variant) -> str:
+    """The layouts of a variant in short: inputs -> outputs."""
+    ins = ",".join(x.text() for x in variant.input_layouts)
+    return f"{ins}->{','.join(x.text() for x in variant.output_layouts)}"
+
+
+class Bench(Protocol):
+    """What the search needs of a device. Tests replay recorded answers behind it."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def oracle(self) -> str:
+        """What the outputs of plans are compared with, in words."""
+
+    def kernels(
+        self,
+        program: RegionProgram,
+        constants: Mapping[int, np.ndarray],
+        choices: Sequence[Choice],
+        deadline: float,
+    ) -> list[Measurement]:
+        """Check and time the choices, interleaved; one Measurement each, in order. Known ones are not measured again.
+
+        `deadline` is a time of time.monotonic(): what is not timed by then is `skipped`.
+        """
+
+    def open(self, plan: Plan) -> tuple[int, Opened]:
+        """Build the engine of a plan and check its outputs. The handle is good where the status is ok."""
+
+    def open_peer(self, name: str, model: bytes | str) -> tuple[int, Opened]:
+        """Load the model into another runtime."""
+
+    def shoot(self, handles: Sequence[int], rounds: int, repeats: int) -> dict[int, list[int]]:
+        """Nanoseconds of whole runs, interleaved. A handle that failed is left out, and `failure` says why."""
+
+    def failure(self, handle: int) -> tuple[Status, str] | None:
+        """Why a handle failed while it was timed."""
+
+    def stamps(self, handle: int, repeats: int) -> np.ndarray | None:
+        """Nanoseconds of each launch of an engine."""
+
+    def release(self, handle: int) -> None:
+        """Free a handle."""
+
+    def close(self) -> None:
+        """End all processes."""

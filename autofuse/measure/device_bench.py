@@ -1,0 +1,420 @@
+"""The bench: what the search asks to have measured, and how it is done with a worker process.
+
+Kernels are lowered and compiled here, in parallel, while nothing is being timed; loading, checking and timing happen in the
+worker. Whatever a candidate does to it becomes a status with a reason; the other candidates of its batch are loaded again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from autofuse.devices.base import Device
+from autofuse.devices.cache import content_key
+from autofuse.engine.build import variant_of
+from autofuse.engine.options import estimate
+from autofuse.engine.plan import Plan
+from autofuse.errors import AutofuseError, StorageError
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir.graph import Graph
+from autofuse.ir.target import Target
+from autofuse.kernels.families import lower
+from autofuse.loops.ir import Kernel
+from autofuse.measure import arrays
+from autofuse.measure.bench import Choice, layouts_text
+from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
+from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
+from autofuse.measure.programs import constant_bytes, region_bytes, repetition
+from autofuse.measure.protocol import (
+    Close,
+    OpenEngine,
+    OpenKernel,
+    OpenPeer,
+    Prepare,
+    Request,
+    Shoot,
+    Stamps,
+    WriteReference,
+)
+from autofuse.measure.racing import RaceRules, race
+from autofuse.measure.records import Records
+from autofuse.measure.reference import Tolerance
+from autofuse.measure.result import Measurement, Opened, Status
+
+_OPEN_BYTES = 1 << 30
+_MOST_OPEN = 16
+_MEMORY_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds without a sign of life after which a request is given up."""
+
+    prepare: float = 120.0
+    open: float = 20.0
+    shoot: float = 10.0
+    model: float = 120.0
+
+
+class DeviceBench:
+    """A bench over a real device: a worker process, records, and a folder for references."""
+
+    def __init__(
+        self,
+        device: Device,
+        factory: DeviceFactory,
+        graph: Graph,
+        inputs: Mapping[str, np.ndarray],
+        records: Records | None,
+        tolerance: Tolerance | None = None,
+        limits: Limits | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self.device = device
+        self.graph = graph
+        self.records = records
+        self.tolerance = tolerance if tolerance is not None else Tolerance()
+        self.limits = limits if limits is not None else Limits()
+        self.notes: list[str] = []
+        self.oracle = ""
+        self._folder = tempfile.TemporaryDirectory(prefix="autofuse-")
+        self._inputs = inputs
+        usable = 0 if device.target.is_cuda else _usable_memory()
+        self._client = WorkerClient(factory, device.threads, memory if memory is not None else usable)
+        self._handle = 0
+        self._opened: dict[int, tuple[Request, int, float]] = {}
+        self._failures: dict[int, tuple[Status, str]] = {}
+        self._model_ready = False
+        # Weights that all fit the last cache together stay in it from run to run; only larger models read them from memory.
+        weights = sum(a.nbytes for a in graph.constants.values())
+        self._rotate = 0 if weights <= device.target.l3 // 2 else min(weights, 2 * max(device.target.l3, 1))
+
+    @property
+    def target(self) -> Target:
+        return self.device.target
+
+    @property
+    def threads(self) -> int:
+        return self.device.threads
+
+    # ---- kernels
+
+    def kernels(
+        self,
+        program: RegionProgram,
+        constants: Mapping[int, np.ndarray],
+        choices: Sequence[Choice],
+        deadline: float,
+    ) -> list[Measurement]:
+        """See Bench."""
+        blanks = self._compile(choices)
+        state = "rotated" if self._rotate and any(t.constant for t in program.inputs) else "warm"
+        known = self._known([b.key for b in blanks if b.key], state)
+        out = [known.get(b.key, b) for b in blanks]
+        out = [replace(m, state=state) if not m.cached else m for m in out]
+        todo = [k for k, m in enumerate(out) if not m.cached and m.status is Status.SKIPPED and not m.reason]
+        if not todo:
+            self._store(out)
+            return out
+        try:
+            self._client.ask(Prepare(program, dict(constants), self._folder.name), self.limits.prepare)
+        except TrialFailed as e:
+            reason = f"its reference could not be computed: {e.reason}"
+            return [replace(m, reason=reason) if k in todo else m for k, m in enumerate(out)]
+        at_once = max(2, min(_MOST_OPEN, _OPEN_BYTES // max(1, 2 * max(region_bytes(choices[k][0]) for k in todo))))
+        for first in range(0, len(todo), at_once):
+            if time.monotonic() >= deadline and first:
+                break
+            part = todo[first : first + at_once]
+            for k, m in self._batch({k: choices[k] for k in part}, {k: out[k] for k in part}, deadline).items():
+                out[k] = m
+        self._store(out)
+        return out
+
+    def _compile(self, choices: Sequence[Choice]) -> list[Measurement]:
+        """Lower and compile; a Measurement each, still without samples ("skipped"), or with the reason of its failure."""
+        lowered: list[tuple[Kernel, ...] | str] = []
+        for variant, schedule in choices:
+            try:
+                launches = lower(variant, schedule, self.target).launches
+                lowered.append(tuple(x.kernel for x in launches))
+            except (AutofuseError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as e:
+                lowered.append(f"it could not be lowered: {type(e).__name__}: {e}")
+        distinct = list(dict.fromkeys(k for ks in lowered if not isinstance(ks, str) for k in ks))
+        compiled = dict(zip(distinct, self.device.compile(distinct), strict=True)) if distinct else {}
+        out: list[Measurement] = []
+        for (variant, schedule), kernels in zip(choices, lowered, strict=True):
+            blank = Measurement(
+                "",
+                variant.program.signature,
+                variant.family,
+                variant.algorithm,
+                layouts_text(variant),
+                schedule.text(),
+                Status.SKIPPED,
+                flops=variant.program.flops,
+                bytes_model=region_bytes(variant),
+            )
+            if isinstance(kernels, str):
+                out.append(replace(blank, status=Status.COMPILE_FAILED, reason=kernels))
+                continue
+            results = [compiled[k] for k in kernels]
+            failed = next((r for r in results if isinstance(r, Exception)), None)
+            good = [r for r in results if not isinstance(r, Exception)]
+            if failed is not None:
+                out.append(replace(blank, status=Status.COMPILE_FAILED, reason=str(failed)))
+                continue
+            out.append(
+                replace(
+                    blank,
+                    key=good[0].key if len(good) == 1 else content_key(*(g.key for g in good)),
+                    compile_seconds=sum(g.resources.seconds for g in good),
+                    registers=max((g.resources.registers for g in good), default=0),
+                    spill_bytes=sum(g.resources.spill_bytes for g in good),
+                    shared_bytes=max((g.resources.shared_bytes for g in good), default=0),
+                )
+            )
+        return out
+
+    def _batch(
+        self, choices: Mapping[int, Choice], blanks: Mapping[int, Measurement], deadline: float
+    ) -> dict[int, Measurement]:
+        out = dict(blanks)
+        handles: dict[int, int] = {}
+        for k, (variant, schedule) in choices.items():
+            seconds = estimate(variant, self.target, self.threads)
+            request = OpenKernel(
+                self._next(),
+                variant,
+                schedule,
+                repetition(variant, seconds, self._rotate if constant_bytes(variant) else 0),
+                self._folder.name,
+                self.tolerance,
+                special=not variant.tolerant,
+            )
+            limit = self.limits.open + 1000 * seconds
+            opened = self._open(request, limit)
+            out[k] = replace(out[k], status=opened.status, reason=opened.reason, error=opened.error)
+            if opened.ok:
+                handles[k] = request.handle
+                self._opened[request.handle] = (request, self._client.generation, limit)
+        place = {h: k for k, h in handles.items()}
+
+        def enough() -> bool:
+            return time.monotonic() >= deadline
+
+        try:
+            samples = race(list(place), self.shoot, _KERNEL_RACE, enough)
+            for h, k in place.items():
+                failed = self._failures.get(h)
+                if failed is not None:
+                    out[k] = replace(out[k], status=failed[0], reason=failed[1])
+                elif samples[h]:
+                    out[k] = replace(out[k], samples_ns=tuple(samples[h]))
+                else:
+                    out[k] = replace(out[k], status=Status.SKIPPED, reason="the budget ended before it was timed")
+        finally:
+            for h in place:
+                self.release(h)
+        return out
+
+    def _known(self, keys: Sequence[str], state: str) -> dict[str, Measurement]:
+        if self.records is None:
+            return {}
+        try:
+            return self.records.find(keys, state)
+        except StorageError as e:
+            self._note(str(e))
+            return {}
+
+    def _store(self, rows: Sequence[Measurement]) -> None:
+        if self.records is None:
+            return
+        try:
+            # What the budget skipped was not observed: it stays open.
+            self.records.add([m for m in rows if m.key and m.status is not Status.SKIPPED])
+        except StorageError as e:
+            self._note(str(e))
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    # ---- plans
+
+    def open(self, plan: Plan) -> tuple[int, Opened]:
+        """See Bench."""
+        start = time.perf_counter()
+        failed = self._compile_plan(plan)
+        if failed is not None:
+            return -1, failed
+        self._prepare_model()
+        wanted = str(self._path("wanted.npz"))
+        reference = wanted if Path(wanted).exists() else ""
+        request = OpenEngine(
+            self._next(),
+            plan,
+            str(self._path("graph.pickle")),
+            str(self._path("inputs.npz")),
+            reference,
+            self.tolerance,
+            "" if reference else wanted,
+        )
+        limit = self.limits.open + self.limits.model
+        opened = self._open(request, limit)
+        if opened.ok:
+            self._opened[request.handle] = (request, self._client.generation, limit)
+        return request.handle, replace(opened, seconds=time.perf_counter() - start)
+
+    def _compile_plan(self, plan: Plan) -> Opened | None:
+        """Compile a plan's kernels side by side; what failed, or None."""
+        kernels: dict[Kernel, str] = {}
+        for r in plan.regions:
+            if r.family == "host":
+                continue
+            try:
+                variant = variant_of(self.graph, r, self.target)
+                for x in lower(variant, r.schedule, self.target).launches:
+                    kernels.setdefault(x.kernel, r.label)
+            except (AutofuseError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as e:
+                return Opened(Status.COMPILE_FAILED, f"{r.label} could not be lowered: {type(e).__name__}: {e}")
+        for (_, label), result in zip(kernels.items(), self.device.compile(list(kernels)), strict=True):
+            if isinstance(result, Exception):
+                return Opened(Status.COMPILE_FAILED, f"{label}: {result}")
+        return None
+
+    def _prepare_model(self) -> None:
+        if self._model_ready:
+            return
+        self._path("graph.pickle").write_bytes(pickle.dumps(self.graph, protocol=pickle.HIGHEST_PROTOCOL))
+        arrays.save(str(self._path("inputs.npz")), self._inputs)
+        self.oracle = "the outputs of the unfused plan (its kernels are checked one by one against float64 numpy)"
+        if graph_flops(self.graph) <= WHOLE_FLOPS:
+            request = WriteReference(*(str(self._path(n)) for n in ("graph.pickle", "inputs.npz", "wanted.npz")))
+            try:
+                self._client.ask(request, self.limits.model)
+                self.oracle = "the whole model in float64 numpy"
+            except TrialFailed as e:
+                self._note(f"the model could not be evaluated in float64: {e.reason}")
+        self._model_ready = True
+
+    def open_peer(self, name: str, model: bytes | str) -> tuple[int, Opened]:
+        """See Bench."""
+        self._prepare_model()
+        request = OpenPeer(self._next(), name, model, str(self._path("inputs.npz")), self.threads)
+        limit = self.limits.open + self.limits.model
+        try:
+            self._client.ask(request, limit)
+        except TrialFailed as e:
+            return -1, Opened(e.status, e.reason)
+        self._opened[request.handle] = (request, self._client.generation, limit)
+        return request.handle, Opened(Status.OK)
+
+    def stamps(self, handle: int, repeats: int) -> np.ndarray | None:
+        """See Bench."""
+        if not self._revive([handle]):
+            return None
+        try:
+            found = self._client.ask(Stamps(handle, repeats), self.limits.shoot + self.limits.open)
+        except TrialFailed as e:
+            self._note(f"time could not be stamped around launches: {e.reason}")
+            return None
+        return found if isinstance(found, np.ndarray) else None
+
+    # ---- handles
+
+    def shoot(self, handles: Sequence[int], rounds: int, repeats: int) -> dict[int, list[int]]:
+        """See Bench."""
+        alive = self._revive(handles)
+        while alive:
+            try:
+                got = self._client.ask(Shoot(tuple(alive), rounds, repeats), self.limits.shoot)
+            except TrialFailed as e:
+                culprit = e.handle if e.handle in alive else alive[0]
+                self._fail(culprit, e.status, e.reason)
+                alive = self._revive([h for h in alive if h != culprit])
+                continue
+            assert isinstance(got, dict)
+            return {h: list(got[h]) for h in alive}
+        return {}
+
+    def failure(self, handle: int) -> tuple[Status, str] | None:
+        """See Bench."""
+        return self._failures.get(handle)
+
+    def release(self, handle: int) -> None:
+        """See Bench."""
+        found = self._opened.pop(handle, None)
+        if found is None or found[1] != self._client.generation or not self._client.alive:
+            return
+        try:
+            self._client.ask(Close(handle), self.limits.open)
+        except TrialFailed as e:
+            self._note(f"a candidate could not be closed: {e.reason}")
+
+    def close(self) -> None:
+        """See Bench."""
+        self._client.close()
+        self._folder.cleanup()
+
+    def _next(self) -> int:
+        self._handle += 1
+        return self._handle
+
+    def _path(self, name: str) -> Path:
+        return Path(self._folder.name) / name
+
+    def _open(self, request: OpenKernel | OpenEngine, limit: float) -> Opened:
+        try:
+            opened = self._client.ask(request, limit)
+        except TrialFailed as e:
+            return Opened(e.status, e.reason)
+        assert isinstance(opened, Opened)
+        return opened
+
+    def _fail(self, handle: int, status: Status, reason: str) -> None:
+        self._failures[handle] = (status, reason)
+        self._opened.pop(handle, None)
+
+    def _revive(self, handles: Sequence[int]) -> list[int]:
+        """The handles that can be run, those loaded again that a dead worker took with it."""
+        alive: list[int] = []
+        for h in handles:
+            entry = self._opened.get(h)
+            if entry is None:
+                continue
+            request, generation, limit = entry
+            if generation != self._client.generation or not self._client.alive:
+                try:
+                    self._client.ask(request, limit)
+                except TrialFailed as e:
+                    self._fail(h, e.status, e.reason)
+                    continue
+                self._opened[h] = (request, self._client.generation, limit)
+            alive.append(h)
+        # Loading one may have ended the process that the others live in.
+        if any(self._opened[h][1] != self._client.generation for h in alive):
+            return self._revive(alive)
+        return alive
+
+
+_KERNEL_RACE = RaceRules(first_repeats=2, rounds=2, repeats=2, finalists=2, final_rounds=4)
+
+
+def _usable_memory() -> int:
+    """Most of the memory that is free now; 0 (no limit) where the system does not say."""
+    try:
+        pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                pages = int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        return 0
+    return int(pages * _MEMORY_SHARE)

@@ -1,0 +1,248 @@
+"""Records: what was ever measured on this machine, in one SQLite table that all tunes share.
+
+A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state.
+Adding a choice to a search space leaves all other rows valid. The file is in WAL mode, so that several tunes may read and
+write at once. Rows that make no sense are passed over; a file that is no database is put aside, never deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from autofuse.errors import StorageError
+from autofuse.measure.result import Measurement, Status
+
+VERSION = 1
+"""Of the table's meaning: rows of another version are passed over."""
+
+_BUSY_SECONDS = 30.0
+_CHUNK = 400  # SQLite takes at most 999 parameters a statement in old builds
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS measurements (
+    key TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER NOT NULL, state TEXT NOT NULL,
+    version INTEGER NOT NULL, signature TEXT NOT NULL, family TEXT NOT NULL, algorithm TEXT NOT NULL, layouts TEXT NOT NULL,
+    schedule TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, samples_ns TEXT NOT NULL, error REAL,
+    compile_seconds REAL NOT NULL, registers INTEGER NOT NULL, spill_bytes INTEGER NOT NULL, shared_bytes INTEGER NOT NULL,
+    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL,
+    PRIMARY KEY (key, device, threads, state)
+)
+"""
+_INDEX = "CREATE INDEX IF NOT EXISTS by_signature ON measurements (signature, device, threads, state)"
+_COLUMNS = (
+    "key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples_ns, error, "
+    "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model"
+)
+
+T = TypeVar("T")
+
+
+def default_path() -> Path:
+    """The file of the records: in $AUTOFUSE_DATA, else in autofuse under $XDG_DATA_HOME or ~/.local/share."""
+    chosen = os.environ.get("AUTOFUSE_DATA")
+    if chosen:
+        return Path(chosen).expanduser() / "records.sqlite"
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "autofuse" / "records.sqlite"
+
+
+class Records:
+    """The table. One instance serves one process; `device` and `threads` say whose rows it reads and writes."""
+
+    def __init__(self, device: str, threads: int, path: Path | str | None = None) -> None:
+        """Open or create. `path` ":memory:" keeps nothing. StorageError where the file can be neither read nor made."""
+        self.device = device
+        self.threads = threads
+        self.path = str(path) if path is not None else str(default_path())
+        self.notes: list[str] = []
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = self._open()
+
+    # ---- opening
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            if self.path != ":memory:":
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            return self._connect()
+        except sqlite3.OperationalError as e:
+            raise self._failed("opened", e) from e
+        except sqlite3.DatabaseError:
+            aside = self._put_aside()
+            self.notes.append(f"{self.path} was damaged: it was renamed to {aside}, and measuring starts afresh")
+            try:
+                return self._connect()
+            except sqlite3.DatabaseError as e:
+                raise self._failed("opened", e) from e
+        except OSError as e:
+            raise self._failed("opened", e) from e
+
+    def _connect(self) -> sqlite3.Connection:
+        c = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
+        try:
+            c.execute("PRAGMA journal_mode=WAL")
+            c.execute("PRAGMA synchronous=NORMAL")
+            with c:
+                c.execute(_SCHEMA)
+                c.execute(_INDEX)
+            # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
+            c.execute(f"SELECT {_COLUMNS}, measured_at FROM measurements LIMIT 0")
+        except sqlite3.OperationalError as e:
+            c.close()
+            if "no such column" in str(e) or "has no column" in str(e):
+                raise sqlite3.DatabaseError(str(e)) from e
+            raise
+        except sqlite3.DatabaseError:
+            c.close()
+            raise
+        return c
+
+    def _put_aside(self) -> str:
+        aside = f"{self.path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        try:
+            os.replace(self.path, aside)
+        except OSError as e:
+            raise self._failed("replaced", e) from e
+        for suffix in ("-wal", "-shm"):
+            leftover = Path(self.path + suffix)
+            if leftover.exists():
+                leftover.unlink()
+        return aside
+
+    # ---- reading
+
+    def find(self, keys: Iterable[str], state: str) -> dict[str, Measurement]:
+        """The rows of these kernels on this device, by key. Rows that can't be understood are left out."""
+        wanted = list(dict.fromkeys(keys))
+        found: dict[str, Measurement] = {}
+        for k in range(0, len(wanted), _CHUNK):
+            part = wanted[k : k + _CHUNK]
+            marks = ",".join("?" * len(part))
+            rows = self._ask(
+                f"SELECT {_COLUMNS} FROM measurements WHERE device=? AND threads=? AND state=? AND key IN ({marks})",
+                (self.device, self.threads, state, *part),
+            )
+            for m in filter(None, map(_measurement, rows)):
+                found[m.key] = m
+        return found
+
+    def of_signature(self, signature: str) -> list[Measurement]:
+        """Every row of a kernel signature on this device, the oldest first."""
+        rows = self._ask(
+            f"SELECT {_COLUMNS} FROM measurements WHERE signature=? AND device=? AND threads=? ORDER BY measured_at",
+            (signature, self.device, self.threads),
+        )
+        return [m for m in map(_measurement, rows) if m is not None]
+
+    def count(self) -> int:
+        """Rows of this device."""
+        rows = self._ask("SELECT COUNT(*) FROM measurements WHERE device=?", (self.device,))
+        return int(str(rows[0][0])) if rows else 0
+
+    def _ask(self, statement: str, values: Sequence[object]) -> list[tuple[object, ...]]:
+        def ask(c: sqlite3.Connection) -> list[tuple[object, ...]]:
+            return c.execute(statement, values).fetchall()
+
+        return self._guard("read", ask)
+
+    # ---- writing
+
+    def add(self, rows: Sequence[Measurement]) -> None:
+        """Write rows; a newer measurement of the same kernel replaces the older one. StorageError says what is lost."""
+        fresh = [m for m in rows if not m.cached]
+        if not fresh:
+            return
+        marks = ",".join("?" * 21)
+        statement = f"INSERT OR REPLACE INTO measurements (device, threads, {_COLUMNS}, measured_at) VALUES ({marks})"
+        now = time.time()
+
+        def write(c: sqlite3.Connection) -> None:
+            with c:
+                c.executemany(statement, [(self.device, self.threads, *_columns(m), now) for m in fresh])
+
+        self._guard("written", write, f"; {len(fresh)} measured kernels are not remembered for the next tune")
+
+    def _guard(self, verb: str, act: Callable[[sqlite3.Connection], T], lost: str = "") -> T:
+        with self._lock:
+            if self._connection is None:
+                raise StorageError(f"{self.path}: the records are closed{lost}")
+            try:
+                return act(self._connection)
+            except sqlite3.Error as e:
+                raise self._failed(verb, e, lost) from e
+
+    def _failed(self, verb: str, e: Exception, lost: str = "") -> StorageError:
+        return StorageError(
+            f"the records in {self.path} cannot be {verb}: {e}{lost}. "
+            "Free space there, or set AUTOFUSE_DATA to a folder that can be written."
+        )
+
+    def close(self) -> None:
+        """Close the file. Calling it twice does no harm."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _columns(m: Measurement) -> tuple[object, ...]:
+    error = None if math.isnan(m.error) else m.error
+    return (
+        *(m.key, m.state, VERSION, m.signature, m.family, m.algorithm, m.layouts, m.schedule),
+        *(m.status.value, m.reason, json.dumps(m.samples_ns), error, m.compile_seconds),
+        *(m.registers, m.spill_bytes, m.shared_bytes, m.flops, m.bytes_model),
+    )
+
+
+def _measurement(row: tuple[object, ...]) -> Measurement | None:
+    """A row as a Measurement, or None where another version or something foreign wrote it."""
+    key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples, error, *rest = row
+    if version != VERSION:
+        return None
+    try:
+        numbers = json.loads(str(samples))
+        if not isinstance(numbers, list) or not all(type(n) is int and n > 0 for n in numbers):
+            return None
+        ok = Status(str(status))
+        if ok is Status.OK and not numbers:
+            return None
+        deviation = float("nan") if error is None else float(str(error))
+        seconds = float(str(rest[0]))
+        registers, spill, shared, flops, nbytes = (int(str(x)) for x in rest[1:])
+    except ValueError:
+        return None
+    return Measurement(
+        key=str(key),
+        signature=str(signature),
+        family=str(family),
+        algorithm=str(algorithm),
+        layouts=str(layouts),
+        schedule=str(schedule),
+        status=ok,
+        reason=str(reason),
+        samples_ns=tuple(numbers),
+        error=deviation,
+        compile_seconds=seconds,
+        registers=registers,
+        spill_bytes=spill,
+        shared_bytes=shared,
+        flops=flops,
+        bytes_model=nbytes,
+        state=str(state),
+        cached=True,
+    )

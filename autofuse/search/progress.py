@@ -1,0 +1,46 @@
+"""What a tune tells of its progress. The command line draws it; machines and tests may ignore it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Phase(enum.StrEnum):
+    """The parts of a tune, in order."""
+
+    PREPARE = "prepare"
+    BASELINES = "baselines"
+    KERNELS = "kernels"
+    PLANS = "plans"
+    FINALS = "finals"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Where a tune stands. `done` of `total` counts the steps of the phase (total 0: unknown); `best_ns` is the best plan's median so far
+    (0 before there is one) and `first_ns` the unfused plan's; `gap` is what is known to be left, relative (NaN where nothing is);
+    `seconds` of `budget` are spent; `text` says in words what is being done."""
+
+    phase: Phase
+    text: str
+    done: int
+    total: int
+    best_ns: float
+    first_ns: float
+    gap: float
+    seconds: float
+    budget: float
+
+
+class Progress(Protocol):
+    """Called often, from the thread that tunes; it must return at once."""
+
+    def __call__(self, event: Event) -> None: ...
+
+
+def silent(event: Event) -> None:
+    """A Progress that shows nothing."""
+    del event
