@@ -161,8 +161,11 @@ def collapse(axes: Sequence[Var], exprs: Sequence[Expr], keep: int = 0) -> tuple
     k = len(current) - 2 - keep
     while k >= 0:
         outer, inner = current[k], current[k + 1]
-        n = inner.extent or 1
-        merged = var(f"{outer.name}_{inner.name}"[-24:], (outer.extent or 1) * n)
+        if not outer.extent or not inner.extent:  # there are no points to run over
+            k -= 1
+            continue
+        n = inner.extent
+        merged = var(f"{outer.name}_{inner.name}"[-24:], outer.extent * n)
         swap: dict[Expr, Expr] = {outer: ix.floor_div(merged, n), inner: ix.floor_mod(merged, n)}
         touched = [b for b in bodies if variables(b) & {outer, inner}]
         changed = {b: ix.substitute(b, swap) for b in touched}
