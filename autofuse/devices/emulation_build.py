@@ -6,10 +6,11 @@ import ctypes
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 from autofuse.devices.base import Compiled, Resources
 from autofuse.devices.cache import KernelCache, content_key
@@ -105,7 +106,7 @@ class EmulationCompiler:
 
 
 @lru_cache(maxsize=512)
-def _entry(path: str) -> ctypes._CFuncPtr:  # noqa: SLF001
+def _entry(path: str) -> Callable[..., int]:
     try:
         function = ctypes.CDLL(path).af_run
     except OSError as e:
@@ -122,7 +123,7 @@ def _entry(path: str) -> ctypes._CFuncPtr:  # noqa: SLF001
         ctypes.c_char_p,
         ctypes.c_int,
     ]
-    return function
+    return cast(Callable[..., int], function)
 
 
 def emulate(kernel: Kernel, compiled: Compiled, addresses: Sequence[int], order: int, seed: int = 1) -> None:
