@@ -42,7 +42,7 @@ def vector_axis(c: Contraction, variant: Variant) -> tuple[int, Var]:
 def channel_axis(c: Contraction, side: int) -> tuple[Load, Var] | None:
     """The activation that a factor reads with a reduced axis along its dimension 1 (channels), and that axis."""
     for ld in tensor_loads(c.factors[side]):
-        if c.form.program.inputs[_number(ld)].constant or len(ld.index) < 3:
+        if c.form.program.inputs[number_of(ld)].constant or len(ld.index) < 3:
             continue
         for k in c.reduced:
             if dimension(ld.index, k) == 1:
@@ -50,7 +50,7 @@ def channel_axis(c: Contraction, side: int) -> tuple[Load, Var] | None:
     return None
 
 
-def _number(ld: Load) -> int:
+def number_of(ld: Load) -> int:
     assert isinstance(ld.source, int)
     return ld.source
 
@@ -69,15 +69,15 @@ def _channel_blocked(c: Contraction, target: Target) -> Iterator[tuple[Var, Layo
         for n in c.only(side):
             if not _constant_along(c, side, n) or dimension(c.outputs[0][0], n) != 1:
                 continue
-            inner = _can_block_input(c, activation, channel, block)
-            outer = [_can_block_output(c, k, n, block) for k in range(len(c.outputs))]
+            inner = can_block_input(c, activation, channel, block)
+            outer = [can_block_output(c, k, n, block) for k in range(len(c.outputs))]
             pairs = [(inner, outer)]
             if inner:
                 pairs += [(False, outer), (True, [False] * len(outer))]
             for block_in, block_out in pairs:
                 if not block_in and not any(block_out):
                     continue
-                ins = _input_layouts(c, side, n, target, any(block_out), activation if block_in else None, channel)
+                ins = wanted_layouts(c, side, n, target, any(block_out), activation if block_in else None, channel)
                 outs = tuple(
                     blocked(program.tensor(o), block) if b else Layout.plain(len(program.tensor(o).shape))
                     for o, b in zip(program.outputs, block_out, strict=True)
@@ -85,9 +85,9 @@ def _channel_blocked(c: Contraction, target: Target) -> Iterator[tuple[Var, Layo
                 yield n, (ins, outs)
 
 
-def _can_block_input(c: Contraction, activation: Load, channel: Var, block: int) -> bool:
+def can_block_input(c: Contraction, activation: Load, channel: Var, block: int) -> bool:
     """Whether the activation may be blocked: its other terms keep to whole blocks, and padding lanes add only zeros."""
-    tensor = c.form.program.inputs[_number(activation)]
+    tensor = c.form.program.inputs[number_of(activation)]
     if blocked(tensor, block).is_plain or not _whole(activation.index[1], channel, block):
         return False
     if (channel.extent or 0) % block == 0:
@@ -96,7 +96,7 @@ def _can_block_input(c: Contraction, activation: Load, channel: Var, block: int)
     return is_plain_read(c.factors[side])
 
 
-def _can_block_output(c: Contraction, k: int, n: Var, block: int) -> bool:
+def can_block_output(c: Contraction, k: int, n: Var, block: int) -> bool:
     program = c.form.program
     index = c.outputs[k][0]
     if blocked(program.tensor(program.outputs[k]), block).is_plain or dimension(index, n) != 1:
@@ -130,7 +130,7 @@ def _constant_along(c: Contraction, side: int, n: Var) -> bool:
     """Whether all that a factor reads along an axis are constants that can be packed along it."""
     for ld in tensor_loads(c.factors[side]):
         if n in variables_of(ld.index):
-            if not c.form.program.inputs[_number(ld)].constant or dimension(ld.index, n) is None:
+            if not c.form.program.inputs[number_of(ld)].constant or dimension(ld.index, n) is None:
                 return False
     return True
 
@@ -150,7 +150,7 @@ def _row_major(c: Contraction, target: Target) -> Iterator[tuple[Var, LayoutPair
     outs = tuple(Layout.plain(len(c.form.program.tensor(o).shape)) for o in c.form.program.outputs)
     for cost, _, side, n in ranked[:2]:
         if cost <= 1.5 * ranked[0][0]:
-            yield n, (_input_layouts(c, side, n, target, False, None, None), outs)
+            yield n, (wanted_layouts(c, side, n, target, False, None, None), outs)
 
 
 def _cost(c: Contraction, side: int, n: Var, lanes: int) -> float | None:
@@ -165,9 +165,9 @@ def _cost(c: Contraction, side: int, n: Var, lanes: int) -> float | None:
     scattered = 0 if _stride(index, shape, n) == 1 else 1
     extra = scattered * 16.0 / depth
     if not _constant_along(c, side, n):
-        strides = {_stride(ld.index, program.inputs[_number(ld)].shape, n) for ld in tensor_loads(c.factors[side])} - {
-            0
-        }
+        strides = {
+            _stride(ld.index, program.inputs[number_of(ld)].shape, n) for ld in tensor_loads(c.factors[side])
+        } - {0}
         if strides != {1}:
             if others < 8:
                 return None
@@ -191,7 +191,7 @@ def _stride(index: tuple[Expr, ...], shape: tuple[int, ...], n: Var) -> int | No
 # ---- layouts of inputs
 
 
-def _input_layouts(
+def wanted_layouts(
     c: Contraction, side: int, n: Var, target: Target, block_out: bool, activation: Load | None, channel: Var | None
 ) -> tuple[Layout, ...]:
     program = c.form.program
@@ -199,19 +199,19 @@ def _input_layouts(
     lanes = target.lanes(c.dtype.itemsize)
     found: dict[int, Layout] = {}
     if activation is not None:
-        number = _number(activation)
+        number = number_of(activation)
         found[number] = blocked(program.inputs[number], block)
     split = channel if activation is not None else None
     width = max(lanes, block) if block_out else lanes
     for ld in tensor_loads(c.factors[side]):
-        number = _number(ld)
+        number = number_of(ld)
         if program.inputs[number].constant and number not in found and n in variables_of(ld.index):
             packed = _packed(c, ld, n, width, split, block)
             if packed is not None:
                 found[number] = packed
     for _, value in c.outputs:
         for ld in tensor_loads(value):
-            number = _number(ld)
+            number = number_of(ld)
             if number in found or n not in variables_of(ld.index):
                 continue
             tensor = program.inputs[number]

@@ -1,0 +1,387 @@
+"""3 x 3 convolutions on the host by Winograd's algorithm, on channel-blocked activations.
+
+A task takes a block of tiles: it transforms their inputs into scratch memory, multiplies them, tile position by tile position, with the
+prepared weights in the register tiles of the direct kernels, and transforms the products back, with the epilogue. All of a task's
+intermediates stay in the second-level cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir import index as ix
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import INDEX, Apply, Expr, Var, apply, const, load, select, var, walk
+from autofuse.ir.layout import Layout
+from autofuse.ir.target import Target
+from autofuse.kernels.access import Resolver, bind
+from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
+from autofuse.kernels.contract_layouts import can_block_output, wanted_layouts
+from autofuse.kernels.contract_problem import Problem, Result
+from autofuse.kernels.contract_tile import At, Panel, Rows, Tile, shielded
+from autofuse.kernels.contract_window import segments
+from autofuse.kernels.layouts import blocked, channel_block
+from autofuse.kernels.preparation import Preparation
+from autofuse.kernels.winograd_transform import INPUT, OUTPUT, Setting, setting, tile_read
+from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
+from autofuse.loops.verify import verify_kernel
+
+SIZES = (4, 2)
+
+
+class WinogradHost:
+    """Winograd's F(4x4, 3x3) and F(2x2, 3x3): fewer multiplications, more rounding."""
+
+    name = "winograd_host"
+
+    def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
+        """Both tile sizes, where the convolution is 3 x 3 with stride 1 on enough channels."""
+        s = None if target.is_cuda else setting(program, target)
+        if s is None:
+            return
+        block = channel_block(target)
+        can = [can_block_output(s.c, k, s.n, block) for k in range(len(s.c.outputs))]
+        tensors = [program.tensor(o) for o in program.outputs]
+        outs = tuple(blocked(t, block) if b else Layout.plain(len(t.shape)) for t, b in zip(tensors, can, strict=True))
+        ins = list(wanted_layouts(s.c, s.side, s.n, target, any(can), s.activation, s.channel))
+        ins[s.weight] = Layout.plain(4)
+        for size in SIZES:
+            if min(s.height.extent or 0, s.width.extent or 0) > 2 * (size // 4):
+                how = ((s.weight, Preparation("winograd", size, block)),)
+                yield Variant(self.name, f"winograd-f{size}", program, tuple(ins), outs, True, how)
+
+    def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
+        """`tiles`: tiles of the output; `vectors_extent`; `tile_bytes`: a tile's transformed input; limits of the target."""
+        w = _Shape(variant, target)
+        return {
+            "tiles": w.tiles,
+            "vectors_extent": w.vectors,
+            "tile_bytes": w.points * w.blocks * w.block * 4,
+            "l2": target.l2,
+            "vector_registers": target.vector_registers,
+            "cores": target.cores,
+        }
+
+    def heuristic(self, variant: Variant, target: Target) -> Schedule:
+        """Blocks of tiles whose transformed inputs fill half the second-level cache at most, with the fullest register tile."""
+        w = _Shape(variant, target)
+        vectors = 2 if w.vectors % 2 == 0 or w.vectors > 4 else 1
+        most = (target.vector_registers - 2 - vectors) // vectors
+        fits = max(1, target.l2 // 2 // (w.points * w.blocks * w.block * 4))
+        best: tuple[float, int, int] | None = None
+        for rows in range(1, min(14, most, w.tiles) + 1):
+            for groups in (1, 2, 3, 4):
+                block = rows * groups
+                if block > fits and (rows, groups) != (1, 1):
+                    continue
+                count = -(-w.tiles // block)
+                waste = count * block / w.tiles
+                shared = -(-count // target.cores) * target.cores / count
+                cost = waste * shared * (1 + 1.5 / rows + 0.5 / block)
+                if best is None or cost < best[0]:
+                    best = (cost, rows, groups)
+        assert best is not None
+        count = -(-w.tiles // (best[1] * best[2]))
+        panels = -(-w.vectors // vectors)
+        parts = 1
+        while count * parts < 2 * target.cores and parts * 2 <= panels:
+            parts *= 2
+        return Schedule.of({"rows": best[1], "groups": best[2], "vectors": vectors, "unroll": 4, "parts": parts})
+
+    def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
+        """One kernel."""
+        w = _Winograd(_Shape(variant, target), schedule)
+        body = w.grid()
+        kernel = Kernel(
+            "winograd",
+            w.binding.parameters,
+            body,
+            body.var.extent or 0,
+            flops=variant.program.flops,
+            bytes=w.binding.nbytes,
+        )
+        return Lowered((RegionLaunch(verify_kernel(kernel), w.binding.arguments),))
+
+
+class _Shape:
+    """The numbers of a variant."""
+
+    def __init__(self, variant: Variant, target: Target) -> None:
+        found = setting(variant.program, target)
+        assert found is not None
+        self.variant = variant
+        self.s: Setting = found
+        self.size = int(variant.algorithm.removeprefix("winograd-f"))
+        self.side = self.size + 2
+        self.points = self.side**2
+        self.block = channel_block(target)
+        self.blocks = -(-(found.channel.extent or 1) // self.block)
+        self.vectors = -(-(found.n.extent or 1) // self.block)
+        self.down = -(-(found.height.extent or 1) // self.size)
+        self.across = -(-(found.width.extent or 1) // self.size)
+        self.shape = (*(a.extent or 1 for a in found.images), self.down, self.across)
+        self.tiles = math.prod(self.shape)
+
+
+@dataclass
+class _Winograd:
+    """The loops of one kernel."""
+
+    w: _Shape
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        w, c = self.w, self.schedule
+        self.names = itertools.count()
+        self.binding = bind(w.variant)
+        self.rows = min(c.integer("rows"), w.tiles)
+        self.vectors = min(c.integer("vectors"), w.vectors)
+        self.count = min(self.rows * c.integer("groups"), w.tiles)
+        self.task_blocks = -(-w.tiles // self.count)
+        self.last = w.tiles - (self.task_blocks - 1) * self.count
+        self.panels = -(-w.vectors // self.vectors)
+        self.per_part = -(-self.panels // min(c.integer("parts"), self.panels))
+        inputs = w.points * w.blocks * self.count * w.block
+        self.inputs = Buffer("tiles", DType.FLOAT32, inputs, Scope.SHARED)
+        self.products = Buffer("products", DType.FLOAT32, w.points * self.vectors * self.count * w.block, Scope.SHARED)
+        self.tile_block = var("tb", self.task_blocks)
+        self.resolve = Resolver(self.binding.inputs, {})
+        self._multiplication()
+
+    def fresh(self, name: str, extent: int | None) -> Var:
+        return var(f"{name}_{next(self.names)}", extent)
+
+    def value(self, name: str) -> Var:
+        """A variable for an element."""
+        return var(f"{name}_{next(self.names)}", None, DType.FLOAT32)
+
+    # ---- the grid
+
+    def grid(self) -> For:
+        """The whole kernel."""
+        parts = -(-self.panels // self.per_part)
+        g = var("g", parts * self.task_blocks)
+        part, block = ix.unflatten(g, (parts, self.task_blocks))
+        full = apply("lt", (self.tile_block, const(self.task_blocks - 1)), DType.BOOL)
+        count: Expr = const(self.count)
+        if self.last != self.count:
+            count = select(full, const(self.count), const(self.last))
+        n = self.fresh("n", self.count + 1)
+        part_var = self.fresh("part", parts)
+        return loop(
+            g,
+            LoopKind.GRID,
+            Let(part_var, part),
+            Let(self.tile_block, block),
+            Let(n, count),
+            Alloc(self.inputs),
+            Alloc(self.products),
+            self._transform_inputs(n),
+            *self._panels(part_var, n, full),
+        )
+
+    def _panels(self, part: Expr, n: Var, full: Expr) -> tuple[Stmt, ...]:
+        whole = self.w.vectors // self.vectors
+        out: list[Stmt] = []
+        begin = ix.mul(part, self.per_part)
+        if whole:
+            t = self.fresh("t", whole)
+            end = ix.minimum(const(whole), ix.add(begin, const(self.per_part)))
+            panel = Panel(ix.mul(t, self.vectors * self.w.block), self.vectors, False)
+            out.append(loop(t, LoopKind.SERIAL, *self._panel(panel, n, full), begin=begin, end=end))
+        rest = self.w.vectors - whole * self.vectors
+        if rest:
+            panel = Panel(const(whole * self.vectors * self.w.block), rest, False)
+            mine = apply("eq", (part, const((self.panels - 1) // self.per_part)), DType.BOOL)
+            out.append(If(mine, self._panel(panel, n, full)))
+        return tuple(out)
+
+    def _panel(self, panel: Panel, n: Var, full: Expr) -> tuple[Stmt, ...]:
+        multiply = self._multiply(panel, self.count)
+        if self.last != self.count:
+            multiply = (If(full, multiply, self._multiply(panel, self.last)),)
+        return (*multiply, self._transform_outputs(panel, n))
+
+    # ---- which tile
+
+    def _place(self, t: Var) -> tuple[list[Stmt], list[Expr]]:
+        """The images' axes and the tile's row and column, from its number in the block."""
+        w = self.w
+        q = self.fresh("q", w.tiles)
+        flat = ix.add(ix.mul(self.tile_block, self.count), t)
+        stmts: list[Stmt] = [Let(q, flat)]
+        places: list[Expr] = []
+        for place, extent in zip(ix.unflatten(q, w.shape), w.shape, strict=True):
+            if extent == 1:
+                places.append(const(0))
+                continue
+            v = self.fresh("at", extent)
+            stmts.append(Let(v, place))
+            places.append(v)
+        return stmts, places
+
+    # ---- inputs
+
+    def _transform_inputs(self, n: Var) -> For:
+        w, s = self.w, self.w.s
+        t, cb = self.fresh("t", self.count), self.fresh("cb", w.blocks)
+        stmts, places = self._place(t)
+        at: At = dict(zip(s.images, places, strict=False))
+        i, j = var("wi", w.side), var("wj", w.side)
+        read = self.resolve(tile_read(s, w.size, (places[-2], places[-1]), (i, j)))
+        read = ix.substitute(read, at)
+        conditions = [x for x in walk(read) if isinstance(x, Apply) and x.fn == "lt" and x.args[0].dtype is INDEX]
+        corners = ((0, 0), (w.side - 1, w.side - 1))
+        inside: Expr = ix.TRUE
+        for x in dict.fromkeys(conditions):
+            for a, b in corners:
+                inside = ix.both(inside, ix.substitute(x, {i: const(a), j: const(b)}))
+        known: At = dict.fromkeys(conditions, ix.TRUE)
+        fast = self._input_tile(read, (i, j), known, t, cb)
+        body: tuple[Stmt, ...] = (fast,)
+        if inside is not ix.TRUE:
+            body = (If(inside, (fast,), (self._input_tile(read, (i, j), {}, t, cb),)),)
+        inner = loop(cb, LoopKind.SERIAL, *body) if w.blocks > 1 else loop(cb, LoopKind.UNROLL, *body)
+        return loop(t, LoopKind.SERIAL, *stmts, inner, end=n)
+
+    def _input_tile(self, read: Expr, at: tuple[Var, Var], known: At, t: Var, cb: Var) -> For:
+        w = self.w
+        combine = INPUT[w.size]
+        l = self.fresh("l", w.block)
+        channel = ix.add(ix.mul(cb, w.block), l)
+        body: list[Stmt] = []
+        columns: list[list[Expr]] = []
+        for j in range(w.side):
+            column: list[Expr] = []
+            for i in range(w.side):
+                swap: At = {**known, at[0]: const(i), at[1]: const(j), w.s.channel: channel}
+                column.append(self._let(body, "d", ix.substitute(read, swap)))
+            columns.append([self._let(body, "e", x) for x in combine(column)])
+        for i in range(w.side):
+            for j, x in enumerate(combine([columns[k][i] for k in range(w.side)])):
+                body.append(Store(self.inputs, self._input_offset(const(i * w.side + j), cb, t, l), x))
+        return loop(l, LoopKind.VECTOR, *body)
+
+    def _let(self, body: list[Stmt], name: str, value: Expr) -> Var:
+        v = self.value(name)
+        body.append(Let(v, value))
+        return v
+
+    def _input_offset(self, point: Expr, cb: Expr, t: Expr, l: Expr) -> Expr:
+        w = self.w
+        return ix.flatten((point, cb, t, l), (w.points, w.blocks, self.count, w.block))
+
+    # ---- products
+
+    def _multiplication(self) -> None:
+        """The product at one tile position as a contraction of its own."""
+        w = self.w
+        self.point, self.start = var("xi", w.points), var("start", w.vectors * w.block)
+        n, m = var("n", w.vectors * w.block), var("m", self.count)
+        cb, cl = var("cb", w.blocks), var("cl", w.block)
+        total = var("sum", None, DType.FLOAT32)
+        weight = self.binding.inputs[w.s.weight].buffer
+        narrow: Expr = load(self.inputs, (self._input_offset(self.point, cb, m, cl),), DType.FLOAT32)
+        place = (ix.floor_div(n, w.block), self.point, cb, cl, ix.floor_mod(n, w.block))
+        extents = (w.vectors, w.points, w.blocks, w.block, w.block)
+        wide: Expr = load(weight, (ix.flatten(place, extents),), DType.FLOAT32)
+        local = ix.sub(n, self.start)
+        offset = self._product_offset(self.point, ix.floor_div(local, w.block), m, ix.floor_mod(local, w.block))
+        results = (Result(self.products, offset, total, False),)
+        reduced = (cb, cl) if w.blocks > 1 else (cl,)
+        if w.blocks == 1:
+            narrow = ix.substitute(narrow, {cb: const(0)})
+            wide = ix.substitute(wide, {cb: const(0)})
+        problem = Problem(
+            self.binding,
+            narrow,
+            wide,
+            results,
+            total,
+            n,
+            m if self.count > 1 else None,
+            (),
+            (),
+            reduced,
+            w.vectors * w.block,
+            w.block,
+            0,
+            frozenset(),
+        )
+        self.tile = Tile(problem, self.schedule.integer("unroll"))
+
+    def _product_offset(self, point: Expr, v: Expr, t: Expr, l: Expr) -> Expr:
+        return ix.flatten((point, v, t, l), (self.w.points, self.vectors, self.count, self.w.block))
+
+    def _multiply(self, panel: Panel, count: int) -> tuple[Stmt, ...]:
+        point = self.fresh("xi", self.w.points)
+        at: At = {self.point: point, self.start: panel.start}
+        body: list[Stmt] = []
+        for s in segments(count, self.rows, lambda start, size: True):
+            if s.count == 1:
+                body += self.tile.emit(at, panel, Rows(const(s.first * self.rows), s.size, True))
+            else:
+                r = self.fresh("r", s.count)
+                start = ix.mul(ix.add(r, const(s.first)), self.rows)
+                body.append(loop(r, LoopKind.SERIAL, *self.tile.emit(at, panel, Rows(start, s.size, True))))
+        return (loop(point, LoopKind.SERIAL, *body),)
+
+    # ---- outputs
+
+    def _transform_outputs(self, panel: Panel, n: Var) -> For:
+        w, s = self.w, self.w.s
+        t, v = self.fresh("t", self.count), self.fresh("v", panel.vectors)
+        stmts, places = self._place(t)
+        at: At = dict(zip(s.images, places, strict=False))
+        high, wide = s.height.extent or 1, s.width.extent or 1
+        corner = tuple(ix.add(ix.mul(p, w.size), const(w.size - 1)) for p in places[-2:])
+        inside = ix.in_range(corner, (high, wide))
+        fast = self._output_tile(panel, at, places, t, v, False)
+        body: tuple[Stmt, ...] = (fast,)
+        if inside is not ix.TRUE:
+            body = (If(inside, (fast,), (self._output_tile(panel, at, places, t, v, True),)),)
+        inner = loop(v, LoopKind.SERIAL, *body) if panel.vectors > 1 else loop(v, LoopKind.UNROLL, *body)
+        return loop(t, LoopKind.SERIAL, *stmts, inner, end=n)
+
+    def _output_tile(self, panel: Panel, at: At, places: list[Expr], t: Var, v: Var, border: bool) -> For:
+        w, s = self.w, self.w.s
+        combine = OUTPUT[w.size]
+        l = self.fresh("l", w.block)
+        body: list[Stmt] = []
+        columns: list[list[Expr]] = []
+        for j in range(w.side):
+            column: list[Expr] = []
+            for i in range(w.side):
+                place = self._product_offset(const(i * w.side + j), v, t, l)
+                column.append(self._let(body, "p", load(self.products, (place,), DType.FLOAT32)))
+            columns.append([self._let(body, "e", x) for x in combine(column)])
+        point = ix.add(panel.start, ix.mul(v, w.block), l)
+        exists = ix.less(point, const(s.n.extent or 1))
+        for i in range(w.size):
+            for j, x in enumerate(combine([columns[k][i] for k in range(w.side)])):
+                total = self._let(body, "y", x)
+                where = tuple(ix.add(ix.mul(p, w.size), const(o)) for p, o in zip(places[-2:], (i, j), strict=True))
+                valid = ix.in_range(where, (s.height.extent or 1, s.width.extent or 1)) if border else ix.TRUE
+                if valid is ix.FALSE:
+                    continue
+                swap: At = {**at, s.height: where[0], s.width: where[1], s.n: point, s.c.result: total}
+                body += self._stores(swap, valid, exists)
+        return loop(l, LoopKind.VECTOR, *body)
+
+    def _stores(self, swap: At, valid: Expr, exists: Expr) -> list[Stmt]:
+        out: list[Stmt] = []
+        for (index, value), operand in zip(self.w.s.c.outputs, self.binding.outputs, strict=True):
+            offset = ix.substitute(operand.offset(index), swap)
+            e = ix.substitute(self.resolve(value), swap)
+            e = shielded(e, ix.both(valid, exists))
+            if not operand.layout.is_plain:
+                guard = valid
+                e = select(exists, e, const(0, e.dtype))
+            else:
+                guard = ix.both(valid, exists)
+            out.append(Store(operand.buffer, offset, e, None if guard is ix.TRUE else guard))
+        return out
