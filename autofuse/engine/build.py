@@ -58,6 +58,7 @@ class _Job:
 
     position: int
     planned: PlannedRegion
+    variant: Variant
     lowered: Lowered
     reads: list[int | None]
     writes: list[int]
@@ -146,11 +147,11 @@ class _SegmentBuilder:
         self.storages.append(_Storage(-1, Layout(()), nbytes))
         return s
 
-    def _constant(self, v: ValueId, layout: Layout) -> int:
-        key = (v, layout.text())
+    def _constant(self, v: ValueId, variant: Variant, k: int) -> int:
+        key = (v, variant.preparation(k))
         if key not in self.constant_at:
             self.constant_at[key] = len(self.constants)
-            self.constants.append(layout.pack(self.graph.constants[v]))
+            self.constants.append(variant.pack(k, self.graph.constants[v]))
         return self.constant_at[key]
 
     # ---- building
@@ -200,7 +201,8 @@ class _SegmentBuilder:
         writes = [
             self._add(v, layout) for v, layout in zip(planned.region.outputs, planned.output_layouts, strict=True)
         ]
-        return _Job(position, planned, lowered, reads, writes, [self._scratch(x.bytes) for x in lowered.scratch])
+        scratch = [self._scratch(x.bytes) for x in lowered.scratch]
+        return _Job(position, planned, variant, lowered, reads, writes, scratch)
 
     def _share(self, jobs: Sequence[_Job]) -> None:
         """Let views share memory: aliases in order, in-place joins from the last to the first, so that nested ones nest."""
@@ -252,7 +254,7 @@ class _SegmentBuilder:
             s = job.reads[k]
             if s is None:
                 v = job.planned.region.inputs[k]
-                return BufferRef("constant", self._constant(v, job.planned.input_layouts[k]))
+                return BufferRef("constant", self._constant(v, job.variant, k))
         elif kind == "output":
             s = job.writes[k]
         else:

@@ -56,6 +56,11 @@ class Variant:
     tolerant: bool = False
     prepared: tuple[tuple[int, Preparation], ...] = ()
 
+    def preparation(self, k: int) -> str:
+        """Stable text of what is done to input k when it is a constant."""
+        special = dict(self.prepared).get(k)
+        return special.text() if special is not None else self.input_layouts[k].text()
+
     def elements(self, k: int) -> int:
         """How many elements input k has in memory."""
         shape = self.program.inputs[k].shape

@@ -19,6 +19,7 @@ from autofuse.kernels.scan_cuda import ScanCuda
 from autofuse.kernels.scan_host import ScanHost
 from autofuse.kernels.space import Spaces
 from autofuse.kernels.view import View
+from autofuse.kernels.winograd_host import WinogradHost
 
 FAMILIES: tuple[Family, ...] = (
     View(),
@@ -26,6 +27,7 @@ FAMILIES: tuple[Family, ...] = (
     ReduceHost(),
     ScanHost(),
     ContractHost(),
+    WinogradHost(),
     MapCuda(),
     ReduceCuda(),
     ScanCuda(),

@@ -49,11 +49,7 @@ def repetition(variant: Variant, seconds: float, rotate_bytes: int) -> Repetitio
 
 def constant_bytes(variant: Variant) -> int:
     """Bytes of the region's constants in their prepared layouts."""
-    return sum(
-        layout.size(t.shape) * t.dtype.itemsize
-        for t, layout in zip(variant.program.inputs, variant.input_layouts, strict=True)
-        if t.constant
-    )
+    return sum(variant.elements(k) * t.dtype.itemsize for k, t in enumerate(variant.program.inputs) if t.constant)
 
 
 def region_bytes(variant: Variant) -> int:
@@ -114,11 +110,7 @@ class _Frame:
         self.constants: list[np.ndarray] = []
         self._input_at: dict[int, int] = {}
         self._constant_at: dict[int, int] = {}
-        packed = {
-            k: layout.pack(inputs[k])
-            for k, (t, layout) in enumerate(zip(program.inputs, variant.input_layouts, strict=True))
-            if t.constant
-        }
+        packed = {k: variant.pack(k, inputs[k]) for k, t in enumerate(program.inputs) if t.constant}
         for k, (t, layout) in enumerate(zip(program.inputs, variant.input_layouts, strict=True)):
             if t.constant:
                 self._constant_at[k] = len(self._constant_at)
