@@ -1,0 +1,1 @@
+"""What a tune found, for people and for other programs: result folders, tables, plots, HTML, explanations."""

@@ -1,0 +1,131 @@
+"""Why an edge was or wasn't fused, and its price, in words."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import pandas as pd
+
+from autofuse.errors import UsageError
+from autofuse.report.edges import FUSED
+from autofuse.report.units import bytes_text, microseconds_text
+
+_LISTED = 40
+
+
+def explain_text(edges: pd.DataFrame, names: Sequence[str] = (), listed: int = _LISTED) -> str:
+    """All edges that were not fused, dearest first; or, with one name, the edges of that index or value; or, with two, what lies between them."""
+    if len(names) > 2:
+        raise UsageError(f"explain takes at most two names, found {len(names)}: {', '.join(names)}")
+    if len(names) == 2:
+        return _between(edges, names[0], names[1])
+    if names:
+        return _of_one(edges, names[0])
+    return _overview(edges, listed)
+
+
+def unfused(edges: pd.DataFrame) -> pd.DataFrame:
+    """The edges that were not fused, dearest first."""
+    return edges[edges["state"] != FUSED].sort_values(["price_us", "edge"], ascending=[False, True])
+
+
+def line(row: pd.Series) -> str:
+    """One edge in one line: index, value, ends, size, verdict."""
+    head = f"e{row['edge']:<4} {row['producer_name']} -> {row['consumer_name']}"
+    size = f"{row['value_name']!r}, {row['dtype']} {row['shape']}, {bytes_text(row['bytes'])}"
+    if row["state"] == FUSED:
+        return f"{head}  ({size})\n      fused: saves about {microseconds_text(row['price_us'])} by the model"
+    rule = f" [{row['rule']}]" if row["rule"] else ""
+    price = f"price about {microseconds_text(row['price_us'])}"
+    return f"{head}  ({size})\n      {row['state']}{rule}: {row['reason']}; {price}"
+
+
+def _overview(edges: pd.DataFrame, listed: int) -> str:
+    rows = unfused(edges)
+    head = f"{len(edges)} edges between kernels: {len(edges) - len(rows)} fused, {len(rows)} not."
+    if not len(rows):
+        return head
+    counts = rows.groupby(["state", "rule"], sort=False)["price_us"].agg(["size", "sum"])
+    counts = counts.sort_values("sum", ascending=False)
+    lines = [head, "", "Why not, by reason (edges, their price together):"]
+    for (state, rule), row in zip(counts.index, counts.itertuples(index=False), strict=True):
+        label = f"{state} [{rule}]" if rule else str(state)
+        lines.append(f"  {label:<32} {int(row[0]):>5}  {microseconds_text(float(row[1])):>10}")
+    lines += ["", f"The dearest {min(listed, len(rows))} of them:" if len(rows) > listed else "Each of them:"]
+    lines += [line(r) for _, r in rows.head(listed).iterrows()]
+    return "\n".join(lines)
+
+
+def _of_one(edges: pd.DataFrame, name: str) -> str:
+    digits = name.removeprefix("e")
+    if digits.isdigit():
+        rows = edges[edges["edge"] == int(digits)]
+        if not len(rows):
+            raise UsageError(f"there is no edge {name}; edges are numbered e0 to e{len(edges) - 1}")
+    else:
+        nodes = _nodes(edges, name)
+        rows = edges[edges["value_name"] == name]
+        if not len(rows):
+            rows = edges[edges["producer"].isin(nodes) | edges["consumer"].isin(nodes)]
+    return "\n".join(line(r) for _, r in rows.iterrows())
+
+
+def _nodes(edges: pd.DataFrame, name: str) -> set[int]:
+    """The nodes that a printed index (7, #7, Conv#7), a label or a value name means; a value means its producer."""
+    ends = [("producer", "producer_name", "producer_label"), ("consumer", "consumer_name", "consumer_label")]
+    number = name.rpartition("#")[2]
+    found: set[int] = set()
+    for node, shown, label in ends:
+        hit = (edges[shown] == name) | (edges[label] == name)
+        if number.isdigit() and ("#" not in name or name.startswith("#")):
+            hit |= edges[node] == int(number)
+        found |= {int(n) for n in edges.loc[hit, node]}
+    found |= {int(n) for n in edges.loc[edges["value_name"] == name, "producer"]}
+    if found:
+        return found
+    known = [*dict.fromkeys([*edges["producer_name"], *edges["value_name"]])]
+    shown_names = ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")
+    raise UsageError(f"nothing between kernels is called {name!r}; `explain` prints the names: {shown_names}")
+
+
+def _between(edges: pd.DataFrame, a: str, b: str) -> str:
+    first, second = _nodes(edges, a), _nodes(edges, b)
+    path = _path(edges, first, second) or _path(edges, second, first)
+    if path is None:
+        return (
+            f"No value flows from {a!r} to {b!r} or back through kernels, so there is no edge to fuse. "
+            "Two such parts share a kernel only where they read the same input."
+        )
+    rows = [edges.iloc[k] for k in path]
+    if len(rows) == 1:
+        return line(rows[0])
+    broken = [r for r in rows if r["state"] != FUSED]
+    verdict = "all of them fused" if not broken else f"{len(broken)} of them not fused"
+    return "\n".join([f"{a!r} and {b!r} are {len(rows)} edges apart; {verdict}:", *(line(r) for r in rows)])
+
+
+def _path(edges: pd.DataFrame, sources: set[int], goals: set[int]) -> list[int] | None:
+    """The positions of the edges on a shortest way from one of `sources` to one of `goals`; None where there is none."""
+    if sources & goals:
+        return None
+    following: dict[int, list[tuple[int, int]]] = {}
+    for k, (p, c) in enumerate(zip(edges["producer"], edges["consumer"], strict=True)):
+        following.setdefault(int(p), []).append((int(c), k))
+    came: dict[int, tuple[int, int]] = {}
+    queue = deque(sorted(sources))
+    seen = set(sources)
+    while queue:
+        n = queue.popleft()
+        if n in goals:
+            way: list[int] = []
+            while n not in sources:
+                n, k = came[n]
+                way.append(k)
+            return way[::-1]
+        for c, k in following.get(n, ()):
+            if c not in seen:
+                seen.add(c)
+                came[c] = (n, k)
+                queue.append(c)
+    return None

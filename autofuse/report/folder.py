@@ -1,0 +1,195 @@
+"""Result folders: what a tune leaves on disk, and finding a saved plan again.
+
+`<output>/<stem>-<hash8>/<device>/<shapes-accuracy-threads>/`. Every file is written whole or not at all; run.json comes last and
+names the best plan, so that a reader notices a folder whose writing was cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from autofuse.engine.plan import Plan, load_plan
+from autofuse.errors import PlanError, StorageError
+from autofuse.ir.target import Target
+from autofuse.report.edges import edge_table
+from autofuse.report.naming import case_folder, device_folder, model_folder, safe_name
+from autofuse.report.structure import region_table, value_table
+from autofuse.report.tables import RAW_COLUMNS, kernel_table, trade_off_table
+from autofuse.search.outcome import TuneOutcome
+from autofuse.version import __version__
+
+FORMAT = 1
+RUN = "run.json"
+PLAN = "plan.json"
+TABLES = ("trade_offs", "kernels", "verdicts", "regions", "values")
+REPORT = "report.html"
+KERNELS = "kernels"
+
+
+def folder_of(outcome: TuneOutcome, output: Path) -> Path:
+    """Where a tune's results belong."""
+    case = case_folder(outcome.shapes, outcome.accuracy, outcome.threads)
+    structure = outcome.graph.structural_hash
+    return output / model_folder(outcome.model, structure) / device_folder(outcome.target) / case
+
+
+def write_results(outcome: TuneOutcome, output: Path, environment: Mapping[str, Any] | None = None) -> Path:
+    """Write a result folder and give back its path. StorageError where it can't be written; files of other names are left alone."""
+    folder = folder_of(outcome, output)
+    trade_offs = trade_off_table(outcome)
+    tables = {
+        "trade_offs": trade_offs,
+        "kernels": kernel_table(outcome),
+        "verdicts": edge_table(outcome),
+        "regions": region_table(
+            outcome.graph, outcome.best, outcome.target, outcome.calibration, _best_region_ns(outcome)
+        ),
+        "values": value_table(outcome.graph, outcome.best),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # a report of an earlier tune would contradict the new tables
+        (folder / REPORT).unlink(missing_ok=True)
+        for name in TABLES:
+            _write(folder / f"{name}.parquet", _parquet(tables[name]))
+        csv = trade_offs.drop(columns=list(RAW_COLUMNS)).to_csv(index=False)
+        _write(folder / "trade_offs.csv", csv.encode())
+        _write_kernels(folder / KERNELS, outcome)
+        outcome.best.save(folder / PLAN)
+        run = json.dumps(run_record(outcome, environment or {}), indent=1, default=_plain)
+        _write(folder / RUN, run.encode())
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: the results cannot be written: {error.strerror or error}; choose another folder with --output"
+        ) from error
+    return folder
+
+
+def _best_region_ns(outcome: TuneOutcome) -> tuple[float, ...]:
+    found = [p.region_ns for p in outcome.plans if p.region_ns and p.plan.key == outcome.best.key]
+    return found[-1] if found else ()
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False, compression="zstd")
+    return buffer.getvalue()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write under another name and rename: a reader sees the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _write_kernels(folder: Path, outcome: TuneOutcome) -> None:
+    """The kernel text of the best engine, for reading only: a plan never loads it."""
+    folder.mkdir(exist_ok=True)
+    ending = "cu" if outcome.target.is_cuda else "cpp"
+    kept = set()
+    for key, text in outcome.best_text.items():
+        name = f"{safe_name(key, 'kernel')}.{ending}"
+        kept.add(name)
+        _write(folder / name, text.encode())
+    for old in folder.iterdir():
+        if old.suffix in (".cu", ".cpp") and old.name not in kept:
+            old.unlink()
+
+
+def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What run.json holds: how the tune was made, and on what."""
+    t = outcome.target
+    return {
+        "format": FORMAT,
+        "autofuse": __version__,
+        "command": outcome.command,
+        "model": outcome.model,
+        "graph": outcome.graph.structural_hash,
+        "weights": outcome.graph.weights_digest,
+        "nodes": len(outcome.graph.nodes),
+        "onnx_nodes": len({n.origin for n in outcome.graph.nodes}),
+        "host_nodes": [f"{n.op}#{n.id}" for n in outcome.graph.nodes if n.kind.value == "host"],
+        "shapes": {name: list(dims) for name, dims in outcome.shapes.items()},
+        "accuracy": outcome.accuracy,
+        "threads": outcome.threads,
+        "seed": outcome.seed,
+        "best": outcome.best.key,
+        "seconds": outcome.seconds,
+        "interrupted": outcome.interrupted,
+        "device": {
+            "kind": t.kind,
+            "arch": t.arch,
+            "name": t.name,
+            "cores": t.cores,
+            "vector_bytes": t.vector_bytes,
+            "l1": t.l1,
+            "l2": t.l2,
+            "l3": t.l3,
+        },
+        "calibration": {
+            "bandwidth": outcome.calibration.bandwidth,
+            "flops": outcome.calibration.flops,
+            "launch": outcome.calibration.launch,
+        },
+        "baselines": {name: list(samples) for name, samples in outcome.baselines.items()},
+        "notes": list(outcome.notes),
+        "import_notes": list(outcome.graph.notes),
+        "environment": dict(environment),
+    }
+
+
+def _plain(x: object) -> object:
+    if isinstance(x, np.integer | np.floating | np.bool_):
+        return x.item()
+    if isinstance(x, Path):
+        return str(x)
+    raise TypeError(f"{type(x).__name__} does not belong in run.json")
+
+
+def find_results(path: Path) -> Path:
+    """The result folder that a path means: itself, the folder of a file in it, or the only one below it."""
+    start = path.parent if path.is_file() else path
+    if (start / RUN).is_file():
+        return start
+    if not start.is_dir():
+        raise StorageError(f"there is no folder {path}. Give a result folder, as `autofuse tune` prints it.")
+    found = sorted(p.parent for p in start.glob("*/" * 3 + RUN)) or sorted(p.parent for p in start.rglob(RUN))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise StorageError(
+            f"{path} holds no results (no {RUN}). Give a folder that `autofuse tune` has written, or tune first."
+        )
+    listing = "\n  ".join(str(p) for p in found[:20])
+    raise StorageError(f"{path} holds {len(found)} results; name one of them:\n  {listing}")
+
+
+def saved_plans(output: Path, structure: str, target: Target) -> Iterator[tuple[Path, Plan]]:
+    """The saved plans for a graph on an architecture, newest first. Damaged or foreign files are passed over."""
+    kept: list[tuple[float, Path]] = []
+    for path in output.glob(f"*-{structure[:8]}/{device_folder(target)}/*/{PLAN}"):
+        with contextlib.suppress(OSError):
+            kept.append((path.stat().st_mtime, path))
+    for _, path in sorted(kept, reverse=True):
+        with contextlib.suppress(PlanError):
+            plan = load_plan(path)
+            if plan.graph == structure and plan.arch == target.arch:
+                yield path, plan
