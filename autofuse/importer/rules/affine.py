@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from autofuse.ir.expr import Apply, Expr, Load, call, const, loads, variables
+from autofuse.importer.rules.base import in_place
+from autofuse.ir.expr import Apply, Expr, Load, Var, call, const, loads, variables
 from autofuse.ir.graph import Graph, Node, ValueId
 from autofuse.ir.stage import Stage
 from autofuse.ops.evaluate import evaluate_expr
@@ -53,10 +54,10 @@ def affine_of(graph: Graph, node: Node, x: ValueId) -> Affine | None:
 
 
 @lru_cache(maxsize=1 << 12)
-def _parts(body: Expr, axes: tuple[Expr, ...], slot: int) -> _Parts | None:
+def _parts(body: Expr, axes: tuple[Var, ...], slot: int) -> _Parts | None:
     match body:
         case Load(source=source) if source == slot:
-            return (None, None) if body.index == axes and body.fill is None else None
+            return (None, None) if in_place(body.index, axes) and body.fill is None else None
         case Apply("cast", (Load(source=source) as inner,)) if source == slot:
             return _parts(inner, axes, slot) if inner.dtype.compute is body.dtype and body.dtype.is_float else None
         case Apply(fn, args) if body.dtype.is_float:
@@ -65,7 +66,7 @@ def _parts(body: Expr, axes: tuple[Expr, ...], slot: int) -> _Parts | None:
             return None
 
 
-def _combined(fn: str, args: tuple[Expr, ...], axes: tuple[Expr, ...], slot: int) -> _Parts | None:
+def _combined(fn: str, args: tuple[Expr, ...], axes: tuple[Var, ...], slot: int) -> _Parts | None:
     reads = [any(ld.source == slot for ld in loads(a)) for a in args]
     if sum(reads) != 1:
         return None

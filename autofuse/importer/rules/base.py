@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autofuse.ir.expr import Load, loads
+from autofuse.ir.expr import Expr, Load, Var, const, loads
 from autofuse.ir.graph import Graph, Node
 from autofuse.ir.stage import Stage
 
@@ -23,6 +23,13 @@ class RuleResult:
 
 
 Rule = Callable[[Graph], RuleResult]
+
+
+def in_place(index: Sequence[Expr], axes: Sequence[Var]) -> bool:
+    """Whether an index is the axes themselves; along an axis of one element it may be written as 0."""
+    if len(index) != len(axes):
+        return False
+    return all(i is a or (a.extent == 1 and i is const(0)) for i, a in zip(index, axes, strict=True))
 
 
 def where(node: Node) -> str:

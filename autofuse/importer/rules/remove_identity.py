@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofuse.importer.rebuild import Edit
-from autofuse.importer.rules.base import RuleResult, view_of
+from autofuse.importer.rules.base import RuleResult, in_place, view_of
 from autofuse.ir.graph import Graph, Node
 
 
@@ -21,6 +21,6 @@ def apply(graph: Graph) -> RuleResult:
 
 def _copies(graph: Graph, node: Node) -> bool:
     ld = view_of(node)
-    if ld is None or ld.fill is not None or ld.index != node.stage.axes:
+    if ld is None or ld.fill is not None or not in_place(ld.index, node.stage.axes):
         return False
     return graph.values[node.inputs[0]].shape == node.stage.shape
