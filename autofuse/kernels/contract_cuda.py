@@ -9,16 +9,13 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, call, const, load, var
 from autofuse.ir.target import Target
-from autofuse.kernels.base import Argument, Choice, Lowered, RegionLaunch, Schedule, Scratch, Variant
+from autofuse.kernels.base import Choice, Lowered, Schedule, Scratch, Variant
 from autofuse.kernels.contract_roles import contraction
 from autofuse.kernels.gemm import Gemm, gemm, gemm_layouts
 from autofuse.kernels.gemm_tile import Tiling, Writer, group
+from autofuse.kernels.launches import region_launch
 from autofuse.kernels.points import below, place, up
-from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
-from autofuse.loops.verify import verify_kernel
-
-_STATIC_SHARED = 48 * 1024
-"""Bytes of shared memory that a block has without asking for more."""
+from autofuse.loops.ir import Alloc, Buffer, For, If, Let, LoopKind, Scope, Stmt, Store, loop
 
 _FINISH_THREADS = 256
 
@@ -59,7 +56,7 @@ class ContractCuda:
             "words": max(1, p.result.dtype.itemsize // 4),
             "cores": target.cores,
             "max_threads": target.max_threads_per_block,
-            "shared": min(target.shared_memory, _STATIC_SHARED),
+            "shared": target.shared_memory,
         }
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
@@ -104,22 +101,15 @@ class ContractCuda:
         writer = Writer(p, tiling)
         if tiling.split == 1:
             nest = writer.nest(_outputs)
-            return Lowered((_launch("contract_tiled", p, nest, writer.grid, tiling.threads, p.flops),))
+            return Lowered((region_launch("contract_tiled", nest, tiling.threads, p.flops, p.binding),))
         size = p.batches * p.rows.points * p.columns.points
         partial = Buffer("z", p.result.dtype, size * tiling.split, written=True)
-        nest = writer.nest(lambda w: _partials(w, partial))
-        first = _launch("contract_part", p, nest, writer.grid, tiling.threads, p.flops, partial)
-        grid = up(size, _FINISH_THREADS)
-        second = _launch(
-            "contract_sum",
-            p,
-            _finish(p, partial, size, tiling.split),
-            grid,
-            _FINISH_THREADS,
-            size * tiling.split,
-            partial,
+        part, total = writer.nest(lambda w: _partials(w, partial)), _finish(p, partial, size, tiling.split)
+        launches = (
+            region_launch("contract_part", part, tiling.threads, p.flops, p.binding, (partial,)),
+            region_launch("contract_sum", total, _FINISH_THREADS, size * tiling.split, p.binding, (partial,)),
         )
-        return Lowered((first, second), (Scratch(partial.size * partial.dtype.itemsize),))
+        return Lowered(launches, (Scratch(partial.size * partial.dtype.itemsize),))
 
 
 _TILES = (
@@ -236,18 +226,3 @@ def _finish(p: Gemm, partial: Buffer, size: int, parts: int) -> For:
     if size % _FINISH_THREADS:
         body = (If(below(start, size), body),)
     return loop(g, LoopKind.GRID, For(t, LoopKind.THREAD, body))
-
-
-def _launch(
-    name: str, p: Gemm, nest: For, grid: int, threads: int, flops: int, partial: Buffer | None = None
-) -> RegionLaunch:
-    """A kernel with all operands, and the partial sums where there are any."""
-    params = list(p.binding.parameters)
-    arguments: list[Argument] = list(p.binding.arguments)
-    nbytes = p.binding.nbytes
-    if partial is not None:
-        params.append(partial)
-        arguments.append(("scratch", 0))
-        nbytes += partial.size * partial.dtype.itemsize
-    kernel = Kernel(name, tuple(params), nest, grid, threads, flops=flops, bytes=nbytes)
-    return RegionLaunch(verify_kernel(kernel), tuple(arguments))

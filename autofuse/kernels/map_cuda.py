@@ -11,11 +11,11 @@ from autofuse.ir.expr import const, var
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.access import Binding, bind, plain_layouts
-from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
+from autofuse.kernels.base import Choice, Lowered, Schedule, Variant
+from autofuse.kernels.launches import region_launch
 from autofuse.kernels.points import Points, below, place, points_of, up, vector_limit
 from autofuse.kernels.transpose_cuda import crossing, transpose
-from autofuse.loops.ir import For, If, Kernel, Let, LoopKind, Stmt, Store, loop
-from autofuse.loops.verify import verify_kernel
+from autofuse.loops.ir import For, If, Let, LoopKind, Stmt, Store, loop
 
 
 class MapCuda:
@@ -69,13 +69,11 @@ class MapCuda:
             return Lowered(())
         threads = schedule.integer("threads")
         if variant.algorithm == "tile":
-            body, grid = transpose(points, binding, threads)
+            body = transpose(points, binding, threads)
         else:
-            body, grid = _flat(points, binding, threads, schedule.integer("vector"), schedule.integer("unroll"))
-        name = f"map_{variant.algorithm}"
-        flops = variant.program.flops
-        kernel = Kernel(name, binding.parameters, body, grid, threads, flops=flops, bytes=binding.nbytes)
-        return Lowered((RegionLaunch(verify_kernel(kernel), binding.arguments),))
+            body = _flat(points, binding, threads, schedule.integer("vector"), schedule.integer("unroll"))
+        name, flops = f"map_{variant.algorithm}", variant.program.flops
+        return Lowered((region_launch(name, body, threads, flops, binding),))
 
 
 def _points(variant: Variant) -> tuple[Points, Binding]:
@@ -91,7 +89,7 @@ def _vector_max(points: Points, binding: Binding) -> int:
     return vector_limit(inner, points.values, zip(points.offsets, sizes, strict=True))
 
 
-def _flat(points: Points, binding: Binding, threads: int, vector: int, unroll: int) -> tuple[For, int]:
+def _flat(points: Points, binding: Binding, threads: int, vector: int, unroll: int) -> For:
     """Neighbouring threads take neighbouring chunks; a block's further chunks lie a block's width apart."""
     chunks = points.row_points // vector
     grid = up(chunks, threads * unroll)
@@ -117,4 +115,4 @@ def _flat(points: Points, binding: Binding, threads: int, vector: int, unroll: i
         body = (If(below(start, chunks), body),)
     if unroll > 1:
         body = (For(u, LoopKind.UNROLL, body),)
-    return loop(g, LoopKind.GRID, For(t, LoopKind.THREAD, body)), grid
+    return loop(g, LoopKind.GRID, For(t, LoopKind.THREAD, body))

@@ -11,20 +11,20 @@ from autofuse.ir.expr import Expr, Var, const, loads, var
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.access import Binding, Resolver, bind, plain_layouts
-from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
+from autofuse.kernels.base import Choice, Lowered, Schedule, Variant
 from autofuse.kernels.combine_cuda import Threads
+from autofuse.kernels.launches import region_launch
 from autofuse.kernels.passes_cuda import kept_values, passes_of
 from autofuse.kernels.points import Points, below, points_of, stride_of, up, vector_limit
 from autofuse.kernels.rows_cuda import UNROLLED, Rows, Span
 from autofuse.kernels.split_cuda import split
-from autofuse.loops.ir import Alloc, Buffer, For, Kernel, Let, LoopKind, Scope, Stmt, loop
-from autofuse.loops.verify import verify_kernel
+from autofuse.loops.ir import Alloc, Buffer, For, Let, LoopKind, Scope, Stmt, loop
 
 _SPLIT_FROM = 4096
 """A row shorter than this is not worth a second launch."""
 
-_KEPT_IN_SHARED = 40 * 1024
-"""Bytes of shared memory that kept values may take: what every block has without asking, less the reductions' own."""
+_RESERVED = 32 * 1024
+"""Bytes of shared memory that kept values may not take: the reductions need some."""
 
 
 class ReduceCuda:
@@ -64,7 +64,7 @@ class ReduceCuda:
             "kept_bytes": sum(k.value.dtype.itemsize for k in kept),
             "vector_max": _vector_max(form, points, binding),
             "max_threads": target.max_threads_per_block,
-            "shared": min(target.shared_memory, _KEPT_IN_SHARED),
+            "shared": max(target.shared_memory - _RESERVED, 0),
             "unrolled": UNROLLED,
         }
 
@@ -106,10 +106,7 @@ class ReduceCuda:
             lanes = schedule.integer("lanes")
         keep = str(schedule.values["cache"])
         body = _rows(form, binding, points, threads, lanes, vector, keep, variant.algorithm == "block")
-        name = f"reduce_{variant.algorithm}"
-        grid = body.var.extent or 0
-        kernel = Kernel(name, binding.parameters, body, grid, threads, flops=form.flops, bytes=binding.nbytes)
-        return Lowered((RegionLaunch(verify_kernel(kernel), binding.arguments),))
+        return Lowered((region_launch(f"reduce_{variant.algorithm}", body, threads, form.flops, binding),))
 
 
 def _schedule(

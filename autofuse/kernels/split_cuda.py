@@ -5,19 +5,17 @@ A launch leaves a partial result of each block in memory; the next one begins by
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from autofuse.fusion.form import Form
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Expr, cast_to, const, load, loads, select, var
+from autofuse.ir.expr import Expr, cast_to, const, load, select, var
 from autofuse.kernels.access import Binding
-from autofuse.kernels.base import Argument, Lowered, RegionLaunch, Scratch
+from autofuse.kernels.base import Lowered, RegionLaunch, Scratch
 from autofuse.kernels.combine_cuda import Accumulator, Threads
+from autofuse.kernels.launches import region_launch
 from autofuse.kernels.passes_cuda import passes_of
 from autofuse.kernels.points import Points, below
 from autofuse.kernels.rows_cuda import Rows, Span
-from autofuse.loops.ir import Buffer, For, If, Kernel, Let, LoopKind, Stmt, Store, expressions, loop, statements
-from autofuse.loops.verify import verify_kernel
+from autofuse.loops.ir import Buffer, For, If, Let, LoopKind, Stmt, Store, loop
 
 
 def split(form: Form, binding: Binding, points: Points, threads: int, vector: int, parts: int) -> Lowered:
@@ -85,7 +83,8 @@ class _Split:
         if step == self.steps - 1:
             body += rows.row_outputs(below(part, 1))
         nest = loop(g, LoopKind.GRID, *rows.shared(), For(t, LoopKind.THREAD, tuple(body)))
-        return self._launch(nest, grid, step)
+        flops = self.form.flops // self.steps
+        return region_launch(f"reduce_split{step}", nest, self.threads, flops, self.binding, self.partial)
 
     def _gather(self, rows: Rows, k: int, row: Expr, t: Expr) -> list[Stmt]:
         """The result of an anchor from the partial ones of an earlier launch."""
@@ -102,21 +101,3 @@ class _Split:
             for k in self.passes[step].anchors
         )
         return [If(below(t, 1), stores)] if stores else []
-
-    def _launch(self, nest: For, grid: int, step: int) -> RegionLaunch:
-        """A kernel with those parameters that it uses."""
-        used: set[Hashable] = set()
-        for s in statements(nest):
-            used |= {ld.source for e in expressions(s) for ld in loads(e)}
-            if isinstance(s, Store):
-                used.add(s.buffer)
-        arguments: list[tuple[Buffer, Argument]] = [
-            *zip(self.binding.parameters, self.binding.arguments, strict=True),
-            *((b, ("scratch", k)) for k, b in enumerate(self.partial)),
-        ]
-        chosen = [(b, a) for b, a in arguments if b in used]
-        params = tuple(b for b, _ in chosen)
-        nbytes = sum(b.size * b.dtype.itemsize for b in params)
-        flops = self.form.flops // self.steps
-        kernel = Kernel(f"reduce_split{step}", params, nest, grid, self.threads, flops=flops, bytes=nbytes)
-        return RegionLaunch(verify_kernel(kernel), tuple(a for _, a in chosen))

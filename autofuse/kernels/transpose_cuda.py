@@ -55,8 +55,8 @@ def crossing(points: Points) -> tuple[Var, tuple[Load, ...]] | None:
     return best, tuple(along[best])
 
 
-def transpose(points: Points, binding: Binding, threads: int) -> tuple[For, int]:
-    """The loop nest and its grid: load tiles along the inputs' axis, wait, evaluate and store along the outputs'."""
+def transpose(points: Points, binding: Binding, threads: int) -> For:
+    """The loop nest: load tiles along the inputs' axis, wait, evaluate and store along the outputs'."""
     found = crossing(points)
     assert found is not None
     across, staged = found
@@ -103,4 +103,4 @@ def transpose(points: Points, binding: Binding, threads: int) -> tuple[For, int]
         Barrier(Level.BLOCK),
         phase("b", step, lane, drain),
     )
-    return loop(g, LoopKind.GRID, *(Alloc(b) for b in buffers), For(t, LoopKind.THREAD, body)), grid
+    return loop(g, LoopKind.GRID, *(Alloc(b) for b in buffers), For(t, LoopKind.THREAD, body))
