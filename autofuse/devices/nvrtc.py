@@ -21,7 +21,7 @@ from pathlib import Path
 from autofuse.devices.base import Compiled, Resources
 from autofuse.devices.cache import KernelCache, content_key
 from autofuse.devices.toolchain import first_lines
-from autofuse.errors import CompileError, ToolchainError
+from autofuse.errors import AutofuseError, CompileError, ToolchainError
 from autofuse.loops.ir import Kernel
 from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, render_cuda
 from autofuse.render.prelude import prelude
@@ -185,7 +185,7 @@ class CubinCompiler:
         def one(kernel: Kernel) -> Compiled | Exception:
             try:
                 cubin = self.cubin(kernel, arch)
-            except CompileError as e:
+            except AutofuseError as e:
                 return e
             return Compiled(cubin.key, cuda_source(kernel), str(cubin.path), cubin.resources)
 

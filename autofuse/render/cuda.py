@@ -177,6 +177,8 @@ class _Renderer:
             raise self.fail(f"a block has 1 to {MAX_THREADS} threads, not {kernel.threads}")
         params: list[str] = []
         for b in kernel.params:
+            if b.dtype not in TYPES:
+                raise self.fail(f"parameter {b.name} holds {b.dtype}")
             self.buffers[b] = name = self.fresh(b.name)
             params.append(f"{'AF_OUTPUT' if b.written else 'AF_INPUT'}({TYPES[b.dtype]}, {name})")
         head = f'extern "C" __global__ void __launch_bounds__({kernel.threads}) {KERNEL_NAME}'
