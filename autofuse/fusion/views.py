@@ -14,6 +14,10 @@ from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Kind
 
 
+ALIGN = 64
+"""Bytes that every kernel's operand is aligned to: a view that starts elsewhere is copied."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """Where an input lies in the output's memory (`in_place`), or the output in the input's (`alias`): an element offset."""
@@ -48,7 +52,9 @@ def alias_of(program: RegionProgram, ins: tuple[Layout, ...], out: Layout) -> Pi
     ):
         return None
     delta = ix.sub(layout.offset(value.index, source.shape), out.offset(index, shape))
-    return Piece(value.source, int(delta.value)) if isinstance(delta, Const) and delta.value >= 0 else None
+    if not isinstance(delta, Const) or delta.value < 0 or int(delta.value) * source.dtype.itemsize % ALIGN:
+        return None
+    return Piece(value.source, int(delta.value))
 
 
 @lru_cache(maxsize=1 << 13)
@@ -76,7 +82,7 @@ def pieces_of(program: RegionProgram, ins: tuple[Layout, ...], out: Layout) -> t
             return None
         here = out.offset(tuple(ix.substitute(i, where) for i in index), shape)
         delta = ix.sub(here, ins[part.source].offset(part.index, source.shape))
-        if not isinstance(delta, Const):
+        if not isinstance(delta, Const) or int(delta.value) * dtype.itemsize % ALIGN:
             return None
         pieces.append(Piece(part.source, int(delta.value)))
     whole = sum(program.inputs[p.input].shape != () and _size(program, p.input) for p in pieces)

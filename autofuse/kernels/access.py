@@ -59,7 +59,7 @@ def bind(variant: Variant) -> Binding:
     outputs: list[Operand] = []
     for k, (number, layout) in enumerate(zip(program.outputs, variant.output_layouts, strict=True)):
         tensor = program.tensor(number)
-        size = max(1, layout.size(tensor.shape))
+        size = layout.size(tensor.shape)
         outputs.append(Operand(Buffer(f"y{k}", tensor.dtype, size, written=True), tensor.shape, layout))
     return Binding(inputs, tuple(outputs))
 

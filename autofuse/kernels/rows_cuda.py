@@ -108,7 +108,7 @@ class Rows:
         size = self.trips * self.span.vector if in_registers else self.who.rows * self.points.reduced_points
         free: list[tuple[int, Buffer]] = []
         for number, k in enumerate(sorted(self.kept, key=lambda k: k.first)):
-            again = next((f for f in free if f[0] <= k.first and f[1].dtype is k.value.dtype), None)
+            again = next((f for f in free if f[0] < k.first and f[1].dtype is k.value.dtype), None)
             if again is not None:
                 free.remove(again)
                 buffer = again[1]

@@ -41,7 +41,8 @@ def converted(c: Call, v: ValueId, to: DType) -> ValueId:
     through = to.compute if have in _EXACT_IN_SINGLE else to
 
     def body(e: Expr) -> Expr:
-        return cast_to(e, through)
+        # Cast to the half type in the body itself: a rounding that the model asks for survives fusion.
+        return cast_to(cast_to(e, through), to)
 
     return b.map([v], b.shape(v), lambda i, read: body(read.raw(0, i)), to)
 
