@@ -15,8 +15,9 @@ from autofuse.importer.binding import TensorType
 from autofuse.importer.folding import fold
 from autofuse.importer.scope import Constants, Scope
 from autofuse.ir.dtype import DType, from_numpy
-from autofuse.ir.graph import ValueId
-from autofuse.ir.stage import Kind
+from autofuse.ir.expr import Var
+from autofuse.ir.graph import Node, ValueId
+from autofuse.ir.stage import Kind, Stage
 from autofuse.ops.builder import Builder
 from autofuse.ops.declare import Call, Unsupported
 from autofuse.ops.table import OPERATORS
@@ -159,6 +160,9 @@ class Emitter:
         except (ValueError, IndexError, KeyError, VerificationError) as e:
             self._rollback(mark)
             return f"{node.op_type} does not apply to these inputs: {e}", None
+        if not all(self._covers(n) for n in self.builder.nodes[mark[1] :]):
+            self._rollback(mark)
+            return f"{node.op_type} does not apply to these inputs: what is summed over has different sizes", None
         self._fold(mark[1], self.constants.all_literal(inputs))
         return "", results
 
@@ -197,7 +201,7 @@ class Emitter:
         locals_ = list(self.model.functions) if self._calls_function(node) else []
         model = hosts.build(node, inputs, scope.opsets, locals_)
         known = {k: self.builder.constants[v] for k, v in enumerate(fed) if v in self.builder.constants}
-        if "does not apply" in reason:
+        if (proto.domain_of(node), node.op_type) in OPERATORS:
             try:
                 hosts.infer(model, known, strict=True)
             except InferenceError as e:
@@ -236,6 +240,19 @@ class Emitter:
         if value.dtype is DType.STRING and value.shape is None and v in self.types:
             return self.types[v]
         return hosts.value_type(TensorType(value.dtype, value.shape))
+
+    def _covers(self, node: Node) -> bool:
+        """Whether a contraction runs over the whole of every dimension that a summed axis alone indexes."""
+        stage = node.compute
+        if not isinstance(stage, Stage) or stage.contraction is None:
+            return True
+        return all(
+            i.extent == n
+            for ld in stage.contraction
+            if isinstance(ld.source, int)
+            for i, n in zip(ld.index, self.builder.shape(node.inputs[ld.source]), strict=True)
+            if isinstance(i, Var) and i in stage.reduce_axes
+        )
 
     # ---- folding and taking back
 

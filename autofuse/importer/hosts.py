@@ -89,6 +89,10 @@ def build(
     copy.input[:] = [mapping[i] if i else "" for i in node.input]
     names = iter(range(len(node.output)))
     copy.output[:] = [f"o{next(names)}" if o else "" for o in node.output]
+    if copy.op_type == "Loop" and not domain_of(copy) and len(copy.input) > 1 and not copy.input[1]:
+        # the standard reads a left-out condition as true; onnx's evaluator reads it as false
+        stored.append(numpy_helper.from_array(np.array(True), f"c{len(stored)}"))
+        copy.input[1] = stored[-1].name
     for k, g in enumerate(subgraphs(copy)):
         _rename(g, mapping, f"s{k}_")
     outputs = [helper.make_empty_tensor_value_info(o) for o in copy.output if o]

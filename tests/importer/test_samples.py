@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
+from importer_models import feeds, onnxruntime
 from onnx import ModelProto
 
 from autofuse.importer.importing import import_model
@@ -26,19 +26,6 @@ SMALL = {
     "rotary": lambda: chains.rotary(2, 5, 8),
     "groupnorm": lambda: chains.groupnorm(8, 5, 3, 4),
 }
-
-
-def feeds(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {graph.values[v].name: rng.standard_normal(graph.values[v].dims).astype(np.float32) for v in graph.inputs}
-
-
-def onnxruntime(model: ModelProto, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    return list(ort.InferenceSession(model.SerializeToString(), options).run(None, given))
 
 
 def agree(model: ModelProto, simplify: bool) -> Graph:
