@@ -1,4 +1,4 @@
-"""What all tests share: the flag that writes golden files anew."""
+"""What all tests share: the devices, and the flag that writes golden files anew."""
 
 from __future__ import annotations
 
@@ -6,6 +6,34 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from autofuse.devices.base import Device
+from autofuse.devices.cpu import CpuDevice
+from autofuse.devices.emulated import EmulatedCudaDevice
+
+DEVICES: dict[str, Callable[[], Device]] = {
+    "cpu": lambda: CpuDevice(threads=2),
+    "cuda-emulated": lambda: EmulatedCudaDevice("sm_80"),
+}
+"""Every device that a test can run on here."""
+
+
+@pytest.fixture(params=list(DEVICES), scope="session")
+def device(request: pytest.FixtureRequest) -> Device:
+    """Each device in turn."""
+    return DEVICES[request.param]()
+
+
+@pytest.fixture(scope="session")
+def cpu() -> Device:
+    """The host."""
+    return DEVICES["cpu"]()
+
+
+@pytest.fixture(scope="session")
+def emulated() -> Device:
+    """The CUDA text on the host."""
+    return DEVICES["cuda-emulated"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
