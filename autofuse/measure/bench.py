@@ -41,11 +41,16 @@ class Bench(Protocol):
         constants: Mapping[int, np.ndarray],
         choices: Sequence[Choice],
         deadline: float,
+        again: int = 0,
     ) -> list[Measurement]:
-        """Check and time the choices, interleaved; one Measurement each, in order. Known ones are not measured again.
+        """Check and time the choices, interleaved; one Measurement each, in order. Known ones are not measured again, but for the first
+        `again` of them.
 
         `deadline` is a time of time.monotonic(): what is not timed by then is `skipped`.
         """
+
+    def known(self, signature: str) -> list[Measurement]:
+        """What earlier tunes measured of a kernel signature on this device."""
 
     def open(self, plan: Plan) -> tuple[int, Opened]:
         """Build the engine of a plan and check its outputs. The handle is good where the status is ok."""

@@ -112,12 +112,13 @@ class DeviceBench:
         constants: Mapping[int, np.ndarray],
         choices: Sequence[Choice],
         deadline: float,
+        again: int = 0,
     ) -> list[Measurement]:
         """See Bench."""
         blanks = self._compile(choices)
         state = "rotated" if self._rotate and any(t.constant for t in program.inputs) else "warm"
-        known = self._known([b.key for b in blanks if b.key], state)
-        out = [known.get(b.key, b) for b in blanks]
+        known = self._known([b.key for b in blanks[again:] if b.key], state)
+        out = [b if k < again else known.get(b.key, b) for k, b in enumerate(blanks)]
         out = [replace(m, state=state) if not m.cached else m for m in out]
         todo = [k for k, m in enumerate(out) if not m.cached and m.status is Status.SKIPPED and not m.reason]
         if not todo:
@@ -137,6 +138,16 @@ class DeviceBench:
                 out[k] = m
         self._store(out)
         return out
+
+    def known(self, signature: str) -> list[Measurement]:
+        """See Bench."""
+        if self.records is None:
+            return []
+        try:
+            return self.records.of_signature(signature)
+        except StorageError as e:
+            self._note(str(e))
+            return []
 
     def _compile(self, choices: Sequence[Choice]) -> list[Measurement]:
         """Lower and compile; a Measurement each, still without samples ("skipped"), or with the reason of its failure."""

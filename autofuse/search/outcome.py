@@ -18,8 +18,8 @@ class PlanRow:
     """One plan that was tried. Times are nanoseconds of whole runs; empty samples where `status` is not "ok".
 
     status: ok, wrong, crashed, timeout, compile-failed, out-of-memory. `step` tells gains apart: unfused, tuned (unfused partition
-    with tuned schedules), fused, other-algorithm. `estimate_ns` is the sum of its kernels' measured times (0 where unknown). `bound` is what holds most
-    of its time: memory, launch or compute.
+    with tuned schedules), fused, other-algorithm. `estimate_ns` is the sum of its kernels' measured times (0 where unknown).
+    `bound` is what holds most of its time: memory, launch or compute.
     """
 
     plan: Plan

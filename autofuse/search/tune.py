@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import optuna
 
 from autofuse.devices.base import Device
-from autofuse.engine.plan import Plan
+from autofuse.engine.build import variant_of
+from autofuse.engine.plan import Plan, check_plan
+from autofuse.errors import LaunchError, MismatchError, PlanError, StorageError, UsageError
+from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
+from autofuse.kernels.families import lower
+from autofuse.kernels.space import Spaces, load_spaces
+from autofuse.measure.bench import Bench
+from autofuse.measure.calibrate import calibrate
+from autofuse.measure.client import DeviceFactory
+from autofuse.measure.device_bench import DeviceBench
+from autofuse.measure.inputs import graph_inputs
+from autofuse.measure.peers import check_peer
+from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
-from autofuse.search.outcome import TuneOutcome
+from autofuse.search.budget import Budget
+from autofuse.search.kernel_study import KernelStudies
+from autofuse.search.outcome import Calibration, TuneOutcome
+from autofuse.search.planner import Planner
 from autofuse.search.progress import Progress, silent
+from autofuse.search.rows import kernel_rows, plan_rows
+from autofuse.search.samplers import SAMPLERS, OptunaPlanSampler, PlanSampler
+from autofuse.search.session import Session
+from autofuse.search.stored import stored_studies
+from autofuse.search.studies_file import StudiesFile
+
+ACCURACIES = ("exact", "default", "fast")
+MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of a tune, apart from graph and device."""
+
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    inputs: dict[str, np.ndarray]
+    budget_seconds: float
+    accuracy: str
+    seed: int
+    sampler: str
+    trials: int | None
+    baseline: str | None
+    onnx_model: bytes | str | None
+    storage: str | None
+    previous: Plan | None
+    command: str
+    make_sampler: MakeSampler | None = None
 
 
 def tune(
@@ -24,7 +73,6 @@ def tune(
     inputs: Mapping[str, np.ndarray] | None = None,
     budget_seconds: float = 300.0,
     accuracy: str = "default",
-    threads: int | None = None,
     seed: int = 0,
     storage: str | None = None,
     spaces_dir: str | None = None,
@@ -34,14 +82,205 @@ def tune(
     progress: Progress = silent,
     baseline: str | None = None,
     onnx_model: bytes | str | None = None,
-    records: Path | None = None,
+    records: Path | str | None = None,
     previous: Plan | None = None,
     command: str = "",
+    factory: DeviceFactory | None = None,
+    make_sampler: MakeSampler | None = None,
 ) -> TuneOutcome:
     """Find the fastest plan for a graph.
 
-    `model` is the model's name for the report. `inputs` are drawn where they are left out. `storage` is a URL of Optuna's (none: nothing is kept),
-    `records` the file of measurements (none: the user's data folder). `baseline` names another runtime to measure beside the plans; it
-    gets `onnx_model`, a path or a serialised model. `previous` is the best plan of an earlier tune, which is measured first.
+    `model` is the model's name for the report. `inputs` are drawn where they are left out. `storage` is a URL of Optuna's (without one the studies
+    are not kept), `records` the file of measurements (else the user's data folder). `baseline` names another runtime to measure
+    beside the plans; it gets `onnx_model`, a path or a serialised model. `previous` is the best plan of an earlier tune, which is
+    measured first. `trials` limits the partitions that are proposed. `factory` makes the device in the worker process (else the device's
+    class with its number of threads), `make_sampler` puts another PlanSampler in the place of Optuna's.
+
+    Raises UsageError for wrong arguments, MismatchError where no plan gives right numbers, LaunchError where none runs. After Ctrl-C the
+    best so far is given back with `interrupted` set; KeyboardInterrupt passes only where there is none yet.
     """
-    raise NotImplementedError
+    if accuracy not in ACCURACIES:
+        raise UsageError(f"unknown accuracy {accuracy!r}; there are: {', '.join(ACCURACIES)}")
+    if sampler not in SAMPLERS:
+        raise UsageError(f"unknown sampler {sampler!r}; there are: {', '.join(SAMPLERS)}")
+    if device.target.kind == "cuda-emulated":
+        raise UsageError("cuda-emulated proves results, never speed: it cannot be tuned. Use --device cuda or cpu.")
+    if baseline is not None:
+        check_peer(baseline)
+        if onnx_model is None:
+            raise UsageError(f"the baseline {baseline} needs the ONNX model itself")
+    drawn = graph_inputs(graph, seed)
+    task = Task(
+        model=model,
+        shapes=dict(shapes or {}),
+        inputs={**drawn, **(inputs or {})},
+        budget_seconds=budget_seconds,
+        accuracy=accuracy,
+        seed=seed,
+        sampler=sampler,
+        trials=trials,
+        baseline=baseline,
+        onnx_model=onnx_model,
+        storage=storage,
+        previous=previous,
+        command=command,
+        make_sampler=make_sampler,
+    )
+    spaces = load_spaces(device.target.kind, spaces_dir)
+    notes: list[str] = []
+    budget = Budget(budget_seconds)
+    kept = _open_records(device, records, notes)
+    bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance)
+    try:
+        outcome = tune_on(graph, bench, spaces, task, budget, progress, notes)
+        text = best_text(graph, outcome.best, device)
+        return replace(outcome, best_text=text, notes=(*outcome.notes, *bench.notes))
+    finally:
+        bench.close()
+        if kept is not None:
+            kept.close()
+
+
+def factory_of(device: Device) -> DeviceFactory:
+    """A function that makes such a device in another process."""
+    kind: Any = type(device)
+    return functools.partial(kind) if device.target.is_cuda else functools.partial(kind, threads=device.threads)
+
+
+def _open_records(device: Device, path: Path | str | None, notes: list[str]) -> Records | None:
+    try:
+        kept = Records(identity(device), device.threads, path)
+    except StorageError as e:
+        notes.append(f"{e} Nothing is remembered of this tune.")
+        return None
+    notes += kept.notes
+    return kept
+
+
+def identity(device: Device) -> str:
+    """What a measurement depends on besides the kernel: the kind, architecture and name of the device."""
+    t = device.target
+    return f"{t.kind}|{t.arch}|{t.name}|{t.cores}"
+
+
+def tune_on(
+    graph: Graph,
+    bench: Bench,
+    spaces: Spaces,
+    task: Task,
+    budget: Budget,
+    progress: Progress = silent,
+    notes: list[str] | None = None,
+) -> TuneOutcome:
+    """A tune on any bench: what `tune` does once device, records and budget are there."""
+    said = notes if notes is not None else []
+    partitioner = Partitioner(graph, bench.target)
+    studies = KernelStudies(bench, spaces, task.accuracy, task.seed, sampler=task.sampler)
+    planner = Planner(graph, bench, partitioner, studies, task.accuracy)
+    studies.constants = planner.constants
+
+    def make() -> PlanSampler:
+        if task.make_sampler is not None:
+            return task.make_sampler(partitioner, studies, task.seed)
+        return OptunaPlanSampler(partitioner, task.sampler, task.seed)
+
+    session = Session(graph, bench, planner, studies, make, budget, progress, task.trials)
+    reached: list[Calibration] = []
+    interrupted = False
+    with _quiet_optuna():
+        try:
+            _run(session, task, reached)
+        except KeyboardInterrupt:
+            interrupted = True
+            if session.book.best is None:
+                raise
+        best = session.book.best
+        if best is None:
+            wrong = any(e.opened.status.value == "wrong" for e in session.book.entries.values())
+            error = MismatchError if wrong else LaunchError
+            raise error(f"no plan for {task.model} works on this device: {session.failure()}")
+        calibration = reached[0] if reached else _assumed(bench)
+        plans = plan_rows(graph, session.book.entries.values(), calibration)
+        kernels = kernel_rows(studies, calibration)
+        if task.storage is not None and not interrupted:
+            try:
+                StudiesFile(task.storage).write(stored_studies(graph, spaces, studies, session.sampler, task.accuracy))
+            except StorageError as e:
+                said.append(str(e))
+    if bench.oracle:
+        said.append(f"numbers were compared with {bench.oracle}")
+    session.tell_done()
+    return TuneOutcome(
+        graph=graph,
+        model=task.model,
+        shapes=task.shapes,
+        target=bench.target,
+        threads=bench.threads,
+        accuracy=task.accuracy,
+        seed=task.seed,
+        command=task.command,
+        best=best.plan,
+        best_text={},
+        plans=plans,
+        kernels=kernels,
+        refusals=dict(session.greedy.refusals),
+        calibration=calibration,
+        baselines={name: tuple(s) for name, s in session.book.peers.items()},
+        seconds=budget.spent,
+        interrupted=interrupted,
+        notes=tuple(dict.fromkeys([*said, *session.notes, *session.book.notes])),
+        inputs=task.inputs,
+    )
+
+
+def _run(session: Session, task: Task, reached: list[Calibration]) -> None:
+    session.tell("reading records and preparing the reference")
+    if task.previous is not None:
+        try:
+            warnings = check_plan(task.previous, session.graph, session.bench.target, session.bench.threads)
+            session.notes += warnings
+            session.run_previous(task.previous)
+        except PlanError as e:
+            session.notes.append(f"the previous best plan was not used: {e}")
+    session.run_baselines()
+    session.tell("what the device reaches")
+    found = calibrate(session.bench, session.budget.at(0.5))
+    reached.append(Calibration(found.bandwidth, found.flops, found.launch))
+    if not found.measured:
+        session.notes.append(
+            "the device's bandwidth and arithmetic are assumed, not measured: the budget was too short"
+        )
+    session.run_kernels()
+    session.run_plans()
+    if task.baseline is not None and task.onnx_model is not None:
+        session.tell(f"loading {task.baseline}")
+        session.book.open_peer(task.baseline, task.onnx_model)
+    session.run_finals()
+
+
+def _assumed(bench: Bench) -> Calibration:
+    found = calibrate(bench, -math.inf)
+    return Calibration(found.bandwidth, found.flops, found.launch)
+
+
+def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:
+    """The kernel texts of a plan by kernel key."""
+    kernels = dict.fromkeys(
+        x.kernel
+        for r in plan.regions
+        if r.family != "host"
+        for x in lower(variant_of(graph, r, device.target), r.schedule, device.target).launches
+    )
+    compiled = device.compile(list(kernels))
+    return {c.key: c.text for c in compiled if not isinstance(c, Exception)}
+
+
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Optuna logs every study; here there are dozens, and the tune tells of its progress itself."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)

@@ -1,0 +1,285 @@
+"""The search below a region: which variant and schedule implement it fastest.
+
+There is one study per kernel signature, device and version of the search space. Every variant is tried with its heuristic schedule and
+with what earlier tunes found; small spaces are then tried whole, larger ones by Optuna. Each batch is timed
+together with the incumbent, so that a challenger wins in a paired comparison or not at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autofuse.engine.options import Option, estimate
+from autofuse.fusion.region import RegionProgram
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.families import family, schedules, variants
+from autofuse.kernels.space import Spaces
+from autofuse.measure.bench import Bench, Choice, layouts_text
+from autofuse.measure.racing import compare
+from autofuse.measure.result import Measurement, Status
+from autofuse.search.schedule_sampler import ScheduleSampler
+
+SMALL_SPACE = 24
+"""Spaces up to this many candidates are tried whole."""
+MOST_SCHEDULES = 4096
+"""Schedules of one variant that are looked at."""
+BATCH = 6
+HOPELESS = 4.0
+"""A variant whose estimate is this many times the best measured time is left out."""
+MOST_TRIALS = 160
+"""Candidates of one signature: beyond, time is better spent elsewhere."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate and what came of it."""
+
+    choice: Choice
+    measurement: Measurement
+
+
+@dataclass
+class KernelStudy:
+    """What is known of one signature."""
+
+    program: RegionProgram
+    constants: Mapping[int, np.ndarray]
+    variants: tuple[Variant, ...]
+    spaces: dict[str, tuple[Schedule, ...]] = field(default_factory=dict)
+    tried: dict[tuple[str, str], Tried] = field(default_factory=dict)
+    best: dict[str, Tried] = field(default_factory=dict)
+    """The best of each variant, by its key."""
+    leader: Tried | None = None
+    batches: int = 0
+    closed: bool = False
+    seeds: list[Choice] | None = None
+    sampler: ScheduleSampler | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The best measured time; infinity before there is one."""
+        return self.leader.measurement.seconds if self.leader is not None else float("inf")
+
+    def has(self, choice: Choice) -> bool:
+        return _identity(choice) in self.tried
+
+
+def _identity(choice: Choice) -> tuple[str, str]:
+    return choice[0].key, choice[1].text()
+
+
+def _no_constants(program: RegionProgram) -> Mapping[int, np.ndarray]:
+    del program
+    return {}
+
+
+class KernelStudies:
+    """All studies of a tune, by signature. `options` is what assignments choose from."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        spaces: Spaces,
+        accuracy: str = "default",
+        seed: int = 0,
+        constants: Callable[[RegionProgram], Mapping[int, np.ndarray]] | None = None,
+        sampler: str = "tpe",
+    ) -> None:
+        self.bench = bench
+        self.target = bench.target
+        self.spaces = spaces
+        self.accuracy = accuracy
+        self.seed = seed
+        self.constants = constants if constants is not None else _no_constants
+        self._sampler = sampler
+        self.studies: dict[str, KernelStudy] = {}
+        self._options: dict[str, list[Option]] = {}
+        self._estimates: dict[tuple[str, str], float] = {}
+
+    # ---- what assignments see
+
+    def of(self, program: RegionProgram) -> KernelStudy:
+        """The study of a region program."""
+        found = self.studies.get(program.signature)
+        if found is None:
+            allowed = tuple(
+                v
+                for v in variants(program, self.target)
+                if v.family != "view" and not (v.tolerant and self.accuracy == "exact")
+            )
+            found = KernelStudy(program, self.constants(program), allowed)
+            self.studies[program.signature] = found
+        return found
+
+    def options(self, program: RegionProgram) -> Sequence[Option]:
+        """Every variant that may be used: measured ones with their best schedule, others with an estimate on the scale of what was measured."""
+        found = self._options.get(program.signature)
+        if found is None:
+            found = self._options[program.signature] = self._make_options(program)
+        return found
+
+    def _make_options(self, program: RegionProgram) -> list[Option]:
+        study = self.of(program)
+        out = [Option(v, Schedule(()), 0.0, True) for v in variants(program, self.target) if v.family == "view"]
+        ratios: dict[tuple[str, str], float] = {}
+        for tried in study.best.values():
+            v = tried.choice[0]
+            ratio = tried.measurement.seconds / self.estimate(v)
+            name = (v.family, v.algorithm)
+            ratios[name] = min(ratio, ratios.get(name, ratio))
+        failed = {key for key, _ in study.tried if key not in study.best and self._is_broken(study, key)}
+        for v in study.variants:
+            best = study.best.get(v.key)
+            if best is not None:
+                out.append(Option(v, best.choice[1], best.measurement.seconds, True))
+            elif v.key not in failed:
+                # Estimates are hopeful. Unscaled, whatever was not measured would look better than what was.
+                scale = ratios.get((v.family, v.algorithm), max(1.0, self._usual(v.family, v.algorithm)))
+                out.append(Option(v, self._heuristic(v), self.estimate(v) * scale))
+        return out
+
+    @staticmethod
+    def _is_broken(study: KernelStudy, key: str) -> bool:
+        mine = [t.measurement.status for (k, _), t in study.tried.items() if k == key]
+        return bool(mine) and all(s not in (Status.OK, Status.SKIPPED) for s in mine)
+
+    def _usual(self, name: str, algorithm: str) -> float:
+        """By how much measurements exceed estimates for an algorithm, over all studies."""
+        ratios = [
+            t.measurement.seconds / self.estimate(t.choice[0])
+            for s in self.studies.values()
+            for t in s.best.values()
+            if (t.choice[0].family, t.choice[0].algorithm) == (name, algorithm)
+        ]
+        return statistics.median(ratios) if ratios else 1.0
+
+    def estimate(self, v: Variant) -> float:
+        """Seconds by arithmetic, bytes and a launch."""
+        key = (v.key, v.algorithm)
+        if key not in self._estimates:
+            self._estimates[key] = max(estimate(v, self.target, self.bench.threads), 1e-9)
+        return self._estimates[key]
+
+    def _heuristic(self, v: Variant) -> Schedule:
+        return family(v.family).heuristic(v, self.target)
+
+    # ---- measuring
+
+    def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Variant | None = None) -> bool:
+        """Measure the next few candidates of a signature (of one variant, if given); False where there is none left."""
+        study = self.of(program)
+        choices = self._next(study, batch, only)
+        if not choices:
+            if only is None:
+                study.closed = True
+            return False
+        study.batches += 1
+        leader = study.leader
+        again = [leader.choice] if leader is not None else []
+        rows = self.bench.kernels(program, study.constants, [*again, *choices], deadline, len(again))
+        if leader is not None and rows[0].ok:
+            # The incumbent's new samples were taken beside the challengers'; the older ones were not.
+            leader = Tried(leader.choice, replace(rows[0], compile_seconds=leader.measurement.compile_seconds))
+            self._keep(study, leader)
+            study.leader = leader
+        for choice, row in zip(choices, rows[len(again) :], strict=True):
+            if row.status is Status.SKIPPED and not row.reason:
+                continue
+            tried = Tried(choice, row)
+            self._keep(study, tried)
+            if row.ok and self._beats(tried, study.leader):
+                study.leader = tried
+            if study.sampler is not None:
+                study.sampler.tell(choice, row.seconds)
+        self._options.pop(program.signature, None)
+        return True
+
+    def _keep(self, study: KernelStudy, tried: Tried) -> None:
+        study.tried[_identity(tried.choice)] = tried
+        if not tried.measurement.ok:
+            return
+        key = tried.choice[0].key
+        old = study.best.get(key)
+        if old is None or old.choice == tried.choice or tried.measurement.seconds < old.measurement.seconds:
+            study.best[key] = tried
+
+    @staticmethod
+    def _beats(tried: Tried, leader: Tried | None) -> bool:
+        if leader is None:
+            return True
+        if tried.measurement.cached or leader.measurement.cached:
+            return tried.measurement.seconds < leader.measurement.seconds
+        a, b = tried.measurement.samples_ns, leader.measurement.samples_ns
+        if len(a) < len(b):
+            return False  # it was dropped on the way
+        result = compare(a, b, level=0.1)
+        return result.winner == "a" or (result.tie and result.ratio < 0.97)
+
+    # ---- which ones
+
+    def _next(self, study: KernelStudy, batch: int, only: Variant | None) -> list[Choice]:
+        out: list[Choice] = []
+
+        def add(choice: Choice) -> None:
+            if len(out) < batch and not study.has(choice) and choice not in out:
+                if only is None or choice[0] == only:
+                    out.append(choice)
+
+        for choice in self._seeds(study):
+            add(choice)
+        for v in self._worthwhile(study):
+            add((v, self._heuristic(v)))
+        if len(out) == batch or len(study.tried) >= MOST_TRIALS or (only is not None and out):
+            return out
+        rest = [c for c in self._all(study, only) if not study.has(c) and c not in out]
+        if len(rest) <= SMALL_SPACE:
+            out += rest[: batch - len(out)]
+            return out
+        return self._sampled(study, rest, out, batch)
+
+    def _seeds(self, study: KernelStudy) -> list[Choice]:
+        """What earlier tunes found to be fastest, the best first."""
+        if study.seeds is None:
+            known = sorted((m for m in self.bench.known(study.program.signature) if m.ok), key=lambda m: m.seconds)
+            study.seeds = []
+            for m in known[:BATCH]:
+                for v in study.variants:
+                    if (v.family, v.algorithm, layouts_text(v)) == (m.family, m.algorithm, m.layouts):
+                        study.seeds += [(v, s) for s in self._schedules(study, v) if s.text() == m.schedule]
+        return study.seeds
+
+    def _worthwhile(self, study: KernelStudy) -> list[Variant]:
+        """The variants that may still win, the likeliest first."""
+        limit = HOPELESS * study.seconds
+        usable = [v for v in study.variants if self.estimate(v) <= limit and not self._is_broken(study, v.key)]
+        return sorted(usable, key=lambda v: (self._guess(study, v), v.key))
+
+    def _guess(self, study: KernelStudy, v: Variant) -> float:
+        best = study.best.get(v.key)
+        return best.measurement.seconds if best is not None else self.estimate(v)
+
+    def _schedules(self, study: KernelStudy, v: Variant) -> tuple[Schedule, ...]:
+        found = study.spaces.get(v.key)
+        if found is None:
+            every = schedules(v, self.target, self.spaces)
+            found = study.spaces[v.key] = tuple(itertools.islice(every, MOST_SCHEDULES))
+        return found
+
+    def _all(self, study: KernelStudy, only: Variant | None) -> list[Choice]:
+        """All candidates of the variants that are near the best, best variant first."""
+        near = [v for v in self._worthwhile(study) if self._guess(study, v) <= 1.5 * study.seconds]
+        chosen = [only] if only is not None else near
+        return [(v, s) for v in chosen for s in self._schedules(study, v)]
+
+    def _sampled(self, study: KernelStudy, rest: list[Choice], out: list[Choice], batch: int) -> list[Choice]:
+        """Fill the batch with what Optuna proposes."""
+        if study.sampler is None:
+            study.sampler = ScheduleSampler(study.variants, self.spaces, self._sampler, self.seed)
+            for tried in study.tried.values():
+                study.sampler.tell(tried.choice, tried.measurement.seconds)
+        return out + study.sampler.ask(rest, batch - len(out))

@@ -1,0 +1,122 @@
+"""From partitions to plans with costs, and which kernels a plan still needs to have measured."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from autofuse.engine.assign import assign, is_host
+from autofuse.engine.build import variant_of
+from autofuse.engine.options import estimate
+from autofuse.engine.plan import Plan, PlannedRegion
+from autofuse.errors import PlanError, VerificationError
+from autofuse.fusion.partition import Partition, Partitioner
+from autofuse.fusion.region import Region, RegionProgram, program_of
+from autofuse.ir.graph import Graph
+from autofuse.kernels.base import Variant
+from autofuse.measure.bench import Bench
+from autofuse.search.kernel_study import KernelStudies
+
+
+class Planner:
+    """Assigns options to partitions and prices the result."""
+
+    def __init__(
+        self, graph: Graph, bench: Bench, partitioner: Partitioner, studies: KernelStudies, accuracy: str
+    ) -> None:
+        self.graph = graph
+        self.bench = bench
+        self.partitioner = partitioner
+        self.studies = studies
+        self.accuracy = accuracy
+        self._programs: dict[Region, RegionProgram] = {}
+
+    def constants(self, program: RegionProgram) -> Mapping[int, np.ndarray]:
+        """The model's own constants for a region program: those of the first region that has it."""
+        for region, known in self._programs.items():
+            if known.signature == program.signature:
+                return {k: self.graph.constants[v] for k, v in enumerate(region.inputs) if v in self.graph.constants}
+        return {}
+
+    def program(self, region: Region) -> RegionProgram:
+        """The program of a region, remembered."""
+        found = self._programs.get(region)
+        if found is None:
+            found = self._programs[region] = program_of(self.graph, region)
+        return found
+
+    def plan(self, partition: Partition, origin: str) -> Plan | None:
+        """The cheapest assignment by what is known now; None where a region has no option left."""
+        try:
+            return assign(
+                self.graph,
+                partition,
+                self.bench.target,
+                self.bench.threads,
+                self.accuracy,
+                self.studies.options,
+                origin,
+            )
+        except VerificationError:
+            return None
+
+    def kernels(self, plan: Plan) -> list[tuple[PlannedRegion, RegionProgram]]:
+        """The planned regions that have kernels of their own: no Host regions, reorders or views."""
+        return [
+            (r, self.program(r.region))
+            for r in plan.regions
+            if r.region.nodes and r.family not in ("host", "view") and not is_host(self.graph, r.region)
+        ]
+
+    def weights(self, plan: Plan) -> dict[str, tuple[RegionProgram, float]]:
+        """For each signature of a plan its program and the seconds that it holds in all its places."""
+        count: Counter[str] = Counter()
+        programs: dict[str, RegionProgram] = {}
+        each: dict[str, float] = {}
+        for r, program in self.kernels(plan):
+            count[program.signature] += 1
+            programs[program.signature] = program
+            each[program.signature] = self.cost(r, program)[0]
+        return {s: (programs[s], n * each[s]) for s, n in count.items()}
+
+    def cost(self, r: PlannedRegion, program: RegionProgram) -> tuple[float, bool]:
+        """The seconds of a planned region, and whether they were measured."""
+        for o in self.studies.options(program):
+            v = o.variant
+            if (v.family, v.algorithm, v.input_layouts, v.output_layouts) == (
+                r.family,
+                r.algorithm,
+                r.input_layouts,
+                r.output_layouts,
+            ):
+                return o.seconds, o.measured
+        return math.inf, False
+
+    def seconds(self, plan: Plan) -> float:
+        """The sum of the plan's kernels and reorders."""
+        total = 0.0
+        for r in plan.regions:
+            if r.family in ("host", "view"):
+                continue
+            if r.region.nodes:
+                total += self.cost(r, self.program(r.region))[0]
+            else:
+                total += estimate(variant_of(self.graph, r, self.bench.target), self.bench.target, self.bench.threads)
+        return total
+
+    def open_kernels(self, plan: Plan) -> list[tuple[Variant, float]]:
+        """The variants of a plan that were not measured, with the seconds that they hold by their estimates, the heaviest first."""
+        found: dict[str, tuple[Variant, float]] = {}
+        for r, program in self.kernels(plan):
+            seconds, measured = self.cost(r, program)
+            if measured:
+                continue
+            try:
+                v = variant_of(self.graph, r, self.bench.target)
+            except PlanError:
+                continue
+            found[v.key] = (v, found[v.key][1] + seconds if v.key in found else seconds)
+        return sorted(found.values(), key=lambda f: -f[1])

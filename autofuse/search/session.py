@@ -1,0 +1,265 @@
+"""One tune, phase by phase: baselines, kernels, plans, finals.
+
+Baselines come first, so that there is a valid best plan within the first minute, and are tuned with the same care as all others. Kernels of
+the unfused and the greedy partition are then studied by their share of the time; after that partitions are
+proposed, priced with what is known, and the promising ones get what they lack: measured kernels, then a run end to end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from autofuse.engine.plan import Plan
+from autofuse.fusion.partition import Partition
+from autofuse.fusion.region import RegionProgram
+from autofuse.ir.graph import Graph
+from autofuse.measure.bench import Bench
+from autofuse.search.book import Book, Entry
+from autofuse.search.budget import Budget
+from autofuse.search.kernel_study import KernelStudies
+from autofuse.search.planner import Planner
+from autofuse.search.progress import Event, Phase, Progress
+from autofuse.search.rows import step_of
+from autofuse.search.samplers import PlanSampler, Proposal
+
+KERNEL_SHARE = 0.40
+PLAN_SHARE = 0.85
+FINALISTS = 3
+_REPAIRS = 3
+_PROPOSALS = 6
+_PROMISING = 1.25
+"""Plans whose estimate is within this factor of the best are worth having their kernels measured."""
+
+
+class Session:
+    """The state of a tune. Every method leaves it fit to be finished, so that an interruption loses nothing."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        bench: Bench,
+        planner: Planner,
+        studies: KernelStudies,
+        sampler: Callable[[], PlanSampler],
+        budget: Budget,
+        progress: Progress,
+        trials: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.bench = bench
+        self.planner = planner
+        self.studies = studies
+        self.budget = budget
+        self.book = Book(bench, lambda: budget.spent)
+        self.sampler: PlanSampler | None = None
+        self._make_sampler = sampler
+        self._progress = progress
+        self._trials = trials
+        self._phase = Phase.PREPARE
+        self.unfused: Partition = planner.partitioner.unfused()
+        self.greedy: Partition = planner.partitioner.greedy()
+        self.heuristic: Plan | None = None
+        self.baselines: list[Entry] = []
+        """The first unfused plan, then its tuned form and the greedy plans."""
+        self.notes: list[str] = []
+
+    # ---- telling
+
+    def tell(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Report where the tune stands."""
+        best = self.book.best.ns if self.book.best is not None and self.book.best.ok else 0.0
+        first = self.baselines[0].ns if self.baselines and self.baselines[0].ok else 0.0
+        gap = self.sampler.gap if self.sampler is not None else float("nan")
+        self._progress(Event(self._phase, text, done, total, best, first, gap, self.budget.spent, self.budget.seconds))
+
+    def tell_done(self) -> None:
+        """Report the end."""
+        self._phase = Phase.DONE
+        self.tell("done")
+
+    # ---- baselines
+
+    def run_previous(self, plan: Plan) -> None:
+        """Measure the best plan of an earlier tune."""
+        self._phase = Phase.BASELINES
+        self.tell("the previous best plan")
+        entry = self.book.attempt(plan, self._step(plan), math.inf)
+        if not entry.ok:
+            self.notes.append(f"the previous best plan could not be used: {entry.opened.reason}")
+
+    def run_baselines(self) -> None:
+        """The unfused and the greedy plan with heuristic schedules."""
+        self._phase = Phase.BASELINES
+        for k, (partition, origin) in enumerate(((self.unfused, "unfused"), (self.greedy, "greedy"))):
+            self.tell(f"the {origin} plan", k, 2)
+            self._baseline(partition, origin)
+
+    def _baseline(self, partition: Partition, origin: str) -> Entry | None:
+        """Try a partition's plan; where it fails, find the kernels to blame and plan again without them."""
+        entry: Entry | None = None
+        for _ in range(_REPAIRS):
+            plan = self.planner.plan(partition, origin)
+            if plan is None:
+                self.notes.append(f"the {origin} partition cannot run: a region of it has no working kernel")
+                return entry
+            if self.bench.oracle.startswith("the outputs of the unfused"):
+                self._check_kernels(plan)
+                plan = self.planner.plan(partition, origin) or plan
+            if self.heuristic is None and partition is self.unfused:
+                self.heuristic = plan
+            again = self.book.tried(plan)
+            entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+            if entry.ok:
+                if entry not in self.baselines:
+                    self.baselines.append(entry)
+                return entry
+            if again:
+                return entry
+            self._check_kernels(plan)
+        return entry
+
+    def _check_kernels(self, plan: Plan) -> None:
+        """Have each kernel of a plan checked on its own."""
+        found = self.planner.open_kernels(plan)
+        for k, (v, _) in enumerate(found):
+            self.tell("checking the plan's kernels one by one", k, len(found))
+            self.studies.step(v.program, self.budget.at(1.0), batch=1, only=v)
+
+    def _step(self, plan: Plan) -> str:
+        return step_of(self.graph, plan, self.unfused, self.heuristic, self.bench.target)
+
+    # ---- kernels
+
+    def run_kernels(self, share: float = KERNEL_SHARE) -> None:
+        """Study the kernels of the unfused and the greedy partition, those that hold most of the time first."""
+        self._phase = Phase.KERNELS
+        while self.budget.within(share):
+            plans = [p for p in (self.planner.plan(x, "") for x in (self.unfused, self.greedy)) if p is not None]
+            if not self._study_heaviest(plans, share):
+                break
+        for partition, origin in ((self.unfused, "unfused, tuned"), (self.greedy, "greedy, tuned")):
+            if self.budget.within(PLAN_SHARE):
+                self.tell(f"the {origin} plan")
+                self._baseline(partition, origin)
+
+    def _study_heaviest(self, plans: list[Plan], share: float, steps: int = 4) -> bool:
+        """A few steps on the signatures that promise most; False where nothing is left to study."""
+        weights: dict[str, tuple[RegionProgram, float]] = {}
+        for plan in plans:
+            for s, (program, seconds) in self.planner.weights(plan).items():
+                if s not in weights or seconds > weights[s][1]:
+                    weights[s] = (program, seconds)
+        total = len(weights)
+        progressed = False
+        for _ in range(steps):
+            if not self.budget.within(share):
+                return True
+            ready = {s: w for s, w in weights.items() if not self.studies.of(w[0]).closed}
+            if not ready:
+                return progressed
+            # The gain of another batch shrinks with every batch: the weight is divided among them.
+            chosen = max(ready, key=lambda s: ready[s][1] / (1 + self.studies.of(ready[s][0]).batches) ** 1.5)
+            program = ready[chosen][0]
+            kinds = "/".join(dict.fromkeys(s.kind.value for s in program.steps))
+            self.tell(f"kernel {chosen[:8]} ({kinds})", total - len(ready), total)
+            progressed |= self.studies.step(program, self.budget.at(min(1.0, share + 0.1)))
+        return True
+
+    # ---- plans
+
+    def run_plans(self, share: float = PLAN_SHARE) -> None:
+        """Propose partitions, price them, and give the promising ones what they lack."""
+        self._phase = Phase.PLANS
+        if not self.budget.within(share):
+            return
+        self.sampler = self._make_sampler()
+        pool: dict[object, tuple[Proposal, Plan, float]] = {}
+        proposed, exhausted = 0, False
+        while self.budget.within(share):
+            for _ in range(_PROPOSALS):
+                if exhausted or (self._trials is not None and proposed >= self._trials):
+                    exhausted = True
+                    break
+                proposal = self.sampler.propose()
+                if proposal is None:
+                    exhausted = True
+                    break
+                proposed += 1
+                self._price(proposal, pool)
+                if not self.budget.within(share):
+                    break
+            self.tell(f"{proposed} partitions proposed", proposed, self._trials or 0)
+            if not self._advance(pool, share) and exhausted:
+                if not self._study_heaviest(self._leading(pool), share):
+                    break
+
+    def _price(self, proposal: Proposal, pool: dict[object, tuple[Proposal, Plan, float]]) -> None:
+        plan = self.planner.plan(proposal.partition, proposal.label)
+        seconds = self.planner.seconds(plan) if plan is not None else math.inf
+        assert self.sampler is not None
+        self.sampler.observe(proposal, seconds)
+        if plan is not None and math.isfinite(seconds):
+            pool[proposal.partition.key] = (proposal, plan, seconds)
+
+    def _advance(self, pool: dict[object, tuple[Proposal, Plan, float]], share: float) -> bool:
+        """Take the most promising plan that is not settled one step further; False where all are."""
+        ranked = sorted(pool.values(), key=lambda x: x[2])
+        if not ranked:
+            return False
+        best = self._best_estimate()
+        for proposal, _, seconds in ranked[: 4 * FINALISTS]:
+            if seconds > _PROMISING * min(best, ranked[0][2]):
+                return False
+            plan = self.planner.plan(proposal.partition, proposal.label)
+            if plan is None or self.book.tried(plan):
+                continue
+            lacking = self.planner.open_kernels(plan)
+            if lacking:
+                v = lacking[0][0]
+                self.tell(f"kernel {v.program.signature[:8]} of a promising plan")
+                if not self.studies.step(v.program, self.budget.at(share), batch=2, only=v):
+                    self.studies.step(v.program, self.budget.at(share), batch=2)
+                self._price(proposal, pool)
+                return True
+            if seconds > 1.1 * best and self.book.best is not None:
+                continue
+            self.tell(f"{proposal.label} end to end")
+            self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+            return True
+        return False
+
+    def _best_estimate(self) -> float:
+        """The sum of kernels of the incumbent, by what is known now."""
+        return self.planner.seconds(self.book.best.plan) if self.book.best is not None else math.inf
+
+    def _leading(self, pool: dict[object, tuple[Proposal, Plan, float]]) -> list[Plan]:
+        best = [self.book.best.plan] if self.book.best is not None else []
+        return best + [plan for _, plan, _ in sorted(pool.values(), key=lambda x: x[2])[:FINALISTS]]
+
+    # ---- finals
+
+    def run_finals(self) -> None:
+        """The incumbent's partition with the newest schedules, then the best plans and the baselines side by side."""
+        self._phase = Phase.FINALS
+        self._refresh_best()
+        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.ns)
+        keep = list(dict.fromkeys([*ranked[:FINALISTS], *self.baselines]))
+        self.tell("the best plans side by side", 0, len(keep))
+        self.book.final(keep, self.budget.left)
+        self.book.profile([e for e in keep if e.ok], 5)
+
+    def _refresh_best(self) -> None:
+        """Kernels may have improved since the incumbent was tried."""
+        best = self.book.best
+        if best is None or self.budget.left <= 0:
+            return
+        regions = tuple(r.region for r in best.plan.regions if r.region.nodes)
+        plan = self.planner.plan(Partition(regions), best.plan.origin)
+        if plan is not None and not self.planner.open_kernels(plan) and not self.book.tried(plan):
+            self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+
+    def failure(self) -> str:
+        """Why no plan works, in words."""
+        reasons = [f"{e.plan.origin}: {e.opened.status.value}, {e.opened.reason}" for e in self.book.entries.values()]
+        return "; ".join(dict.fromkeys(reasons)) or "; ".join(self.notes) or "no plan could be made"
