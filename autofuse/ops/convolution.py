@@ -81,7 +81,7 @@ def _transposed_geometry(c: Call, sizes: Sequence[int], kernel: Sequence[int]) -
             continue
         size = given[k] if given is not None else n * strides[k]
         total = max(full - size, 0)
-        # the standard gives the odd element to the beginning only for SAME_LOWER's opposite: see its shape formula
+        # the odd element of padding goes to the end for SAME_UPPER, and to the beginning otherwise
         begin.append(total // 2 if mode == "SAME_UPPER" else total - total // 2)
         out.append(size)
     spare = (0,) * rank

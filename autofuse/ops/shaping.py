@@ -10,7 +10,7 @@ from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, const, select
 from autofuse.ir.graph import ValueId
 from autofuse.ops.builder import Builder, Index, Reader
-from autofuse.ops.common import F16, F32, I32, I64, B, axes_in, axis_in
+from autofuse.ops.common import F16, F32, I64, B, axes_in, axis_in
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
 
 CHAIN = 64
@@ -171,78 +171,6 @@ def _part(b: Builder, v: ValueId, axis: int, begin: int, n: int) -> ValueId:
     return moved(b, v, [*shape[:axis], n, *shape[axis + 1 :]], where)
 
 
-def _reflect(t: Expr, n: int, reach: int) -> Expr:
-    """Mirrored at the edges, which are not repeated."""
-    if n == 1:
-        return const(0)
-    if reach >= n:
-        period = 2 * (n - 1)
-        m = ix.floor_mod(t, period)
-        return ix.minimum(m, ix.sub(const(period), m))
-    positive = ix.maximum(t, ix.mul(t, -1))
-    return ix.minimum(positive, ix.sub(const(2 * (n - 1)), positive))
-
-
-def _edge(t: Expr, n: int, reach: int) -> Expr:
-    return ix.minimum(ix.maximum(t, const(0)), const(n - 1))
-
-
-_BORDERS: dict[str, Callable[[Expr, int, int], Expr]] = {
-    "reflect": _reflect,
-    "edge": _edge,
-    "wrap": lambda t, n, reach: ix.floor_mod(t, n),
-}
-
-
-def _pad(c: Call) -> Sequence[ValueId]:
-    """Negative pads crop."""
-    b = c.builder
-    x = c.input(0)
-    shape, dtype = b.shape(x), b.dtype(x)
-    given = c.ints(1, "pads") or [int(p) for p in c.attr("paddings", ())]
-    axes = c.ints(3)
-    chosen = [axis_in(a, len(shape)) for a in axes] if axes is not None else list(range(len(shape)))
-    if len(given) != 2 * len(chosen):
-        raise Unsupported(f"{len(given)} pads for {len(chosen)} axes")
-    begin, end = [0] * len(shape), [0] * len(shape)
-    for k, a in enumerate(chosen):
-        begin[a], end[a] = given[k], given[k + len(chosen)]
-    if not any(begin) and not any(end):
-        return [x]
-    out = [max(0, n + p + q) for n, p, q in zip(shape, begin, end, strict=True)]
-
-    def shifted(i: Index) -> list[Expr]:
-        return [ix.sub(e, const(p)) for e, p in zip(i, begin, strict=True)]
-
-    mode = str(c.attr("mode", "constant"))
-    if mode in _BORDERS:
-        if 0 in shape:
-            raise Unsupported(f"{mode} padding of nothing")
-        border = _BORDERS[mode]
-
-        def inside(i: Index) -> list[Expr]:
-            reach = [max(p, q) for p, q in zip(begin, end, strict=True)]
-            return [
-                border(t, n, r) if p > 0 or q > 0 else t
-                for t, n, r, p, q in zip(shifted(i), shape, reach, begin, end, strict=True)
-            ]
-
-        return [moved(b, x, out, inside)]
-    if mode != "constant":
-        raise Unsupported(f"padding of mode {mode!r}")
-    known = b.known(c.input(2)) if c.has(2) else np.asarray(c.attr("value", 0.0))
-    if known is not None:
-        literal = known.reshape(-1)[0] if known.size else 0
-        fill = float(literal) if dtype.is_float else int(literal)
-        return [b.map([x], out, lambda i, read: read.raw(0, shifted(i), fill=fill))]
-
-    def guarded(i: Index, read: Reader) -> Expr:
-        at = shifted(i)
-        return select(ix.in_range(at, shape), read.raw(0, at), read.raw(1, [const(0)] * len(b.shape(c.input(2)))))
-
-    return [b.map([x, c.input(2)], out, guarded)]
-
-
 def broadcast_to(b: Builder, v: ValueId, shape: Sequence[int]) -> ValueId:
     """numpy's broadcasting, both ways."""
     old = b.shape(v)
@@ -329,7 +257,7 @@ def ints(*values: int) -> np.ndarray:
 _X = (F32, (2, 3, 4))
 
 
-def _with(
+def with_parameters(
     x: tuple[str, tuple[int, ...]], *parameters: np.ndarray | None, opset: int = 21, **attributes: object
 ) -> Sample:
     return Sample((x, *parameters), attributes, opset, constant=tuple(range(1, len(parameters) + 1)))
@@ -342,12 +270,12 @@ SHAPING: tuple[Op, ...] = (
         "Reshape",
         _reshape,
         (
-            _with(_X, ints(4, 6)),
-            _with(_X, ints(0, -1)),
-            _with(_X, ints(2, 1, 3, 1, 4)),
-            _with((F32, (0, 3)), ints(3, 0), allowzero=1),
-            _with((I64, (6,)), ints(3, 2)),
-            _with((F16, (6,)), ints(-1, 3)),
+            with_parameters(_X, ints(4, 6)),
+            with_parameters(_X, ints(0, -1)),
+            with_parameters(_X, ints(2, 1, 3, 1, 4)),
+            with_parameters((F32, (0, 3)), ints(3, 0), allowzero=1),
+            with_parameters((I64, (6,)), ints(3, 2)),
+            with_parameters((F16, (6,)), ints(-1, 3)),
         ),
     ),
     Op("Flatten", _flatten, (Sample((_X,)), Sample((_X,), {"axis": 0}), Sample((_X,), {"axis": -1}))),
@@ -355,21 +283,21 @@ SHAPING: tuple[Op, ...] = (
         "Squeeze",
         _squeeze,
         (
-            _with((F32, (1, 3, 1, 4)), ints(0, -2)),
+            with_parameters((F32, (1, 3, 1, 4)), ints(0, -2)),
             Sample(((F32, (1, 3, 1)),)),
             Sample(((F32, (1, 3, 1)),), {"axes": [0]}, opset=11),
         ),
     ),
-    Op("Unsqueeze", _unsqueeze, (_with(_X, ints(0, -1)), Sample((_X,), {"axes": [1, 4]}, opset=11))),
+    Op("Unsqueeze", _unsqueeze, (with_parameters(_X, ints(0, -1)), Sample((_X,), {"axes": [1, 4]}, opset=11))),
     Op("Transpose", _transpose, (Sample((_X,)), Sample((_X,), {"perm": [1, 2, 0]}), Sample(((B, (2, 3)),)))),
     Op(
         "Slice",
         _slice,
         (
-            _with(_X, ints(1, 0), ints(3, -1), ints(1, -1)),
-            _with(_X, ints(-1, 3), ints(-100, 0), ints(1, 2), ints(-1, -2)),
-            _with(_X, ints(0, 0, 1), ints(2, 9, 1)),
-            _with((F32, (5,)), ints(4), ints(np.iinfo(np.int64).min), ints(0), ints(-1)),
+            with_parameters(_X, ints(1, 0), ints(3, -1), ints(1, -1)),
+            with_parameters(_X, ints(-1, 3), ints(-100, 0), ints(1, 2), ints(-1, -2)),
+            with_parameters(_X, ints(0, 0, 1), ints(2, 9, 1)),
+            with_parameters((F32, (5,)), ints(4), ints(np.iinfo(np.int64).min), ints(0), ints(-1)),
             Sample((_X,), {"starts": [1], "ends": [3], "axes": [2]}, opset=9),
         ),
     ),
@@ -393,23 +321,8 @@ SHAPING: tuple[Op, ...] = (
             Sample(((F32, (6, 2)),), {"split": [1, 2, 3]}, opset=11, outputs=3),
         ),
     ),
-    Op(
-        "Pad",
-        _pad,
-        (
-            _with(_X, ints(0, 1, 2, 1, 0, 1), np.array(1.5, np.float32)),
-            _with(_X, ints(0, -1, 2, 0, 0, -1)),
-            _with((F32, (4, 5)), ints(2, 3, 1, 4), mode="reflect"),
-            _with((F32, (4, 5)), ints(2, 3, 1, 4), mode="edge"),
-            _with((F32, (4, 5)), ints(2, 3, 1, 4), mode="wrap"),
-            _with(_X, ints(1, 2), None, ints(-1)),
-            _with((I32, (3,)), ints(1, 1), np.array(7, np.int32)),
-            Sample((_X, ints(0, 1, 2, 1, 0, 1), np.array(1.5, np.float32)), constant=(1,)),
-            Sample((_X,), {"pads": [0, 0, 1, 0, 1, 0], "value": 2.0}, opset=10),
-        ),
-    ),
-    Op("Expand", _expand, (_with((F32, (3, 1)), ints(2, 1, 4)), _with((F32, (3, 4)), ints(1)))),
-    Op("Tile", _tile, (_with((F32, (2, 3)), ints(2, 3)), _with((F32, (2, 3)), ints(1, 2)))),
+    Op("Expand", _expand, (with_parameters((F32, (3, 1)), ints(2, 1, 4)), with_parameters((F32, (3, 4)), ints(1)))),
+    Op("Tile", _tile, (with_parameters((F32, (2, 3)), ints(2, 3)), with_parameters((F32, (2, 3)), ints(1, 2)))),
     Op(
         "DepthToSpace",
         _depth_to_space,

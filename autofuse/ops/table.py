@@ -16,7 +16,9 @@ from autofuse.ops.elementwise import ELEMENTWISE
 from autofuse.ops.generator import GENERATORS
 from autofuse.ops.indexing import INDEXING
 from autofuse.ops.linear import LINEAR
+from autofuse.ops.microsoft import MICROSOFT
 from autofuse.ops.normalization import NORMALIZATIONS
+from autofuse.ops.padding import PADDINGS
 from autofuse.ops.pooling import POOLINGS
 from autofuse.ops.quantization import QUANTIZATIONS
 from autofuse.ops.recurrent import RECURRENT
@@ -54,11 +56,13 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         NORMALIZATIONS,
         RECURRENT,
         SHAPING,
+        PADDINGS,
         INDEXING,
         GENERATORS,
         CASTS,
         RESIZES,
         QUANTIZATIONS,
+        MICROSOFT,
     )
 }
 """Keys are (domain, name); the default domain is the empty string."""

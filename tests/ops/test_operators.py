@@ -33,6 +33,7 @@ ONNXRUNTIME: dict[str, str] = {
     "BatchNormalization-1": "the reference evaluator trains below opset 14",
     "Upsample-1": "the reference evaluator lacks scales as an attribute",
     "Upsample-2": "the reference evaluator lacks these linear scales",
+    "SimplifiedLayerNormalization-0": "an operator of onnxruntime's own",
     "Pad-1": "the reference evaluator refuses negative pads",
 }
 """Samples for which onnxruntime, with its optimisations off, is the better oracle."""
