@@ -6,7 +6,7 @@ extreme is carried beside its value, and ties and NaN are settled as numpy does 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -15,7 +15,7 @@ from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, call, cast_to, const, load, select, var
 from autofuse.ir.stage import Combine
-from autofuse.loops.ir import Alloc, Barrier, Buffer, Let, Level, Scope, Stmt, Store, ThreadReduce
+from autofuse.loops.ir import Alloc, Barrier, Buffer, Let, Level, LoopKind, Scope, Stmt, Store, ThreadReduce, loop
 
 _FUNCTION = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 _NARROW = frozenset({DType.BOOL, DType.INT8, DType.INT16, DType.UINT8, DType.UINT16})
@@ -46,6 +46,14 @@ class Threads:
     def rows(self) -> int:
         """Rows of a block."""
         return self.threads // self.lanes
+
+    @staticmethod
+    def of(t: Expr, threads: int, lanes: int, adjacent: bool) -> Threads:
+        """The thread t of a block."""
+        rows = threads // lanes
+        if adjacent:
+            return Threads(threads, lanes, ix.floor_div(t, lanes), ix.floor_mod(t, lanes), True)
+        return Threads(threads, lanes, ix.floor_mod(t, rows), ix.floor_div(t, rows), False)
 
 
 class Accumulator:
@@ -152,6 +160,13 @@ class Accumulator:
             raise ValueError("positions are not carried in vectors")
         return value, load(self.places, (const(0),), DType.INT32)
 
+    def serial(self, count: int, element: Callable[[Expr], Expr]) -> list[Stmt]:
+        """Reduce `count` values one after another; every thread does it for itself."""
+        s = var(f"s{self.number}", count)
+        held = load(self.values, (const(0),), self.dtype)
+        step = Store(self.values, const(0), self._join(held, element(s)))
+        return [*self.start(), loop(s, LoopKind.SERIAL, step), self.deliver(held, None)]
+
     def deliver(self, value: Expr, place: Expr | None) -> Stmt:
         """Define the anchor's result."""
         return Let(self.anchor.result, cast_to(value if place is None else place, self.anchor.result.dtype))
@@ -207,7 +222,7 @@ def _slot(who: Threads, lane: Expr) -> Expr:
 def across(accumulators: Sequence[Accumulator], who: Threads, scratch: dict[DType, Buffer]) -> list[Stmt]:
     """Statements that turn every thread's accumulators into the anchors' results, known to all threads of the row."""
     out: list[Stmt] = []
-    if who.lanes == 1:
+    if who.lanes == 1 or not accumulators:
         return [a.deliver(*a.own()) for a in accumulators]
     if who.adjacent:
         for a in accumulators:

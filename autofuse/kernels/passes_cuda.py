@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from autofuse.fusion.form import Form
 from autofuse.fusion.inline import is_expensive
-from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, variables, walk
+from autofuse.ir import index as ix
+from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, var, variables, walk
 from autofuse.kernels.points import Points
 
 
@@ -77,6 +78,36 @@ def kept_values(passes: tuple[Pass, ...], points: Points) -> tuple[Kept, ...]:
     # what is part of another kept value comes before it
     ordered = sorted(uses.items(), key=lambda use: sum(1 for _ in walk(use[0])))
     return tuple(Kept(e, seen[e], max(at)) for e, at in ordered)
+
+
+def places_of(kept: tuple[Kept, ...], passes: tuple[Pass, ...], points: Points) -> tuple[int, ...]:
+    """A place in memory for each kept value. A place whose value is not needed any more is used again."""
+    out: dict[int, int] = {}
+    free: list[tuple[Kept, int]] = []
+    count = 0
+    for n in sorted(range(len(kept)), key=lambda n: kept[n].first):
+        k = kept[n]
+        again = next((f for f in free if _hands_over(f[0], k, kept, passes, points)), None)
+        if again is not None:
+            free.remove(again)
+        else:
+            count += 1
+        out[n] = again[1] if again is not None else count - 1
+        free.append((k, out[n]))
+    return tuple(out[n] for n in range(len(kept)))
+
+
+def _hands_over(old: Kept, new: Kept, kept: tuple[Kept, ...], passes: tuple[Pass, ...], points: Points) -> bool:
+    """Whether an old value is needed for nothing but the new one when that is made."""
+    if old.value.dtype is not new.value.dtype or old.last > new.first:
+        return False
+    if old.last < new.first:
+        return True
+    gone, here = var("gone", None, old.value.dtype), var("here", None, new.value.dtype)
+    others = [k.value for k in kept if k.first == new.first and k is not new]
+    mine: dict[Expr, Expr] = {old.value: gone, new.value: here}
+    needed = [*roots_of(passes[new.first], points), *others]
+    return not any(gone in variables(ix.substitute(e, mine)) for e in needed)
 
 
 def _collect(

@@ -11,9 +11,9 @@ from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, Var, const, load, var
 from autofuse.kernels.access import Binding
 from autofuse.kernels.combine_cuda import Accumulator, Threads, across
-from autofuse.kernels.passes_cuda import Kept, Pass, invariants, kept_values, passes_of
+from autofuse.kernels.passes_cuda import Kept, Pass, invariants, kept_values, passes_of, places_of
 from autofuse.kernels.points import Points, below, place, up
-from autofuse.loops.ir import Alloc, Buffer, For, If, Let, LoopKind, Scope, Stmt, Store
+from autofuse.loops.ir import Alloc, Buffer, For, If, Let, LoopKind, Scope, Stmt, Store, loop
 
 UNROLLED = 32
 """The most iterations of a loop whose values are kept in registers."""
@@ -37,6 +37,18 @@ class Span:
         """One of several shares of equal size, of which the last ones may be shorter or empty."""
         count = up(self.chunks, parts)
         return Span(self.chunks, self.vector, count, ix.mul(number, count))
+
+
+def row_axes(points: Points, row: Expr) -> dict[Expr, Expr]:
+    """The row axes of a row number."""
+    return dict(zip(points.rows, ix.unflatten(row, tuple(a.extent or 0 for a in points.rows)), strict=True))
+
+
+def block_nest(g: Var, t: Var, rows: Rows, body: Sequence[Stmt]) -> For:
+    """The grid around a thread's statements: what the block shares is allocated once for all its threads."""
+    shared = [s for s in body if isinstance(s, Alloc) and s.buffer.scope is Scope.SHARED]
+    private = tuple(s for s in body if s not in shared)
+    return loop(g, LoopKind.GRID, *rows.shared(), *shared, For(t, LoopKind.THREAD, private))
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class Rows:
         self._assign_buffers()
         if self.who.adjacent and self.who.lanes > 32:
             warps = up(self.who.threads, 32)
-            types = [a.dtype for k in range(len(self.form.anchors)) for a in [self.accumulator(k, 1)]]
+            types = [self.accumulator(k, 1).dtype for k in range(len(self.form.anchors))]
             if any(a.combine.is_arg for a in self.form.anchors):
                 types.append(DType.INT32)
             for t in dict.fromkeys(types):
@@ -103,21 +115,14 @@ class Rows:
         return up(self.span.count, self.who.lanes)
 
     def _assign_buffers(self) -> None:
-        """A buffer for every kept value; one whose value is not needed any more is used again."""
+        """Memory and a placeholder for every kept value."""
         in_registers = self.keep == "register"
+        scope = Scope.REGISTER if in_registers else Scope.SHARED
         size = self.trips * self.span.vector if in_registers else self.who.rows * self.points.reduced_points
-        free: list[tuple[int, Buffer]] = []
-        for number, k in enumerate(sorted(self.kept, key=lambda k: k.first)):
-            again = next((f for f in free if f[0] < k.first and f[1].dtype is k.value.dtype), None)
-            if again is not None:
-                free.remove(again)
-                buffer = again[1]
-            else:
-                scope = Scope.REGISTER if in_registers else Scope.SHARED
-                buffer = Buffer(f"kept{number}", k.value.dtype, size, scope)
-            self.buffers[k.value] = buffer
+        places = places_of(self.kept, self.passes, self.points)
+        for number, (k, place_number) in enumerate(zip(self.kept, places, strict=True)):
+            self.buffers[k.value] = Buffer(f"kept{place_number}", k.value.dtype, size, scope)
             self.held[k.value] = var(f"held{number}", None, k.value.dtype)
-            free.append((k.last, buffer))
 
     def _slot(self, trip: Expr, lane: Expr) -> Expr:
         vector = self.span.vector

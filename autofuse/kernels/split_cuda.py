@@ -5,49 +5,49 @@ A launch leaves a partial result of each block in memory; the next one begins by
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 from autofuse.fusion.form import Form
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Expr, cast_to, const, load, select, var
+from autofuse.ir.expr import Expr, Var, cast_to, const, load, select, var
 from autofuse.kernels.access import Binding
 from autofuse.kernels.base import Lowered, RegionLaunch, Scratch
 from autofuse.kernels.combine_cuda import Accumulator, Threads
 from autofuse.kernels.launches import region_launch
-from autofuse.kernels.passes_cuda import passes_of
-from autofuse.kernels.points import Points, below
-from autofuse.kernels.rows_cuda import Rows, Span
-from autofuse.loops.ir import Buffer, For, If, Let, LoopKind, Stmt, Store, loop
+from autofuse.kernels.passes_cuda import Pass, passes_of
+from autofuse.kernels.points import Points, below, up
+from autofuse.kernels.rows_cuda import Rows, Span, block_nest, row_axes
+from autofuse.loops.ir import Buffer, If, Let, Stmt, Store
 
 
-def split(form: Form, binding: Binding, points: Points, threads: int, vector: int, parts: int) -> Lowered:
+def split(form: Form, binding: Binding, points: Points, who: Threads, t: Var, vector: int, parts: int) -> Lowered:
     """One launch a pass, and a last one for the outputs of a row if no pass is left to store them."""
-    partial = [
+    partial = tuple(
         Buffer(f"z{k}", Accumulator(a, b.dtype, 1, k).dtype, points.row_points * parts, written=True)
         for k, (a, b) in enumerate(zip(form.anchors, points.bodies, strict=True))
-    ]
-    writer = _Split(form, binding, points, threads, vector, parts, partial)
+    )
+    writer = _Split(form, binding, points, who, t, vector, parts, partial)
     launches = [writer.launch(k) for k in range(writer.steps)]
     return Lowered(tuple(launches), tuple(Scratch(b.size * b.dtype.itemsize) for b in partial))
 
 
+@dataclass(frozen=True)
 class _Split:
-    def __init__(
-        self,
-        form: Form,
-        binding: Binding,
-        points: Points,
-        threads: int,
-        vector: int,
-        parts: int,
-        partial: list[Buffer],
-    ) -> None:
-        self.form = form
-        self.binding = binding
-        self.points = points
-        self.threads = threads
-        self.vector = vector
-        self.parts = parts
-        self.partial = partial
-        self.passes = passes_of(form, points)
+    """`partial` has a buffer an anchor, in which neighbouring threads of the next launch read neighbouring elements."""
+
+    form: Form
+    binding: Binding
+    points: Points
+    who: Threads
+    t: Var
+    vector: int
+    parts: int
+    partial: tuple[Buffer, ...]
+
+    @cached_property
+    def passes(self) -> tuple[Pass, ...]:
+        return passes_of(self.form, self.points)
 
     @property
     def steps(self) -> int:
@@ -59,45 +59,47 @@ class _Split:
         """One pass, or what comes after the last."""
         last = step == len(self.passes)
         parts = 1 if last else self.parts
-        grid = self.points.row_points * parts
-        g, t, row = var("g", grid), var("t", self.threads), var("row", self.points.row_points)
+        points, who = self.points, self.who
+        g, row = var("g", up(points.row_points, who.rows) * parts), var("row", points.row_points)
         part = ix.floor_mod(g, parts)
-        shape = tuple(a.extent or 0 for a in self.points.rows)
-        rows = Rows(
-            self.form,
-            self.binding,
-            self.points,
-            Threads(self.threads, self.threads, const(0), t, True),
-            Span.whole(self.points, self.vector).part(part, parts),
-            dict[Expr, Expr](zip(self.points.rows, ix.unflatten(row, shape), strict=True)),
-            ix.TRUE,
-        )
-        body: list[Stmt] = [Let(row, ix.floor_div(g, parts))]
+        number = ix.add(ix.mul(ix.floor_div(g, parts), who.rows), who.row)
+        exists = below(number, points.row_points)
+        span = Span.whole(points, self.vector).part(part, parts)
+        rows = Rows(self.form, self.binding, points, who, span, row_axes(points, row), exists)
+        body: list[Stmt] = [Let(row, ix.minimum(number, const(points.row_points - 1)))]
         for earlier in self.passes[:step]:
             for k in earlier.anchors:
-                body += self._gather(rows, k, row, t)
+                body += self._gather(rows, k, row)
         if not last:
             accumulators, statements = rows.accumulate(step)
             body += [*statements, *rows.finish(accumulators)]
-            body += self._leave(step, ix.add(ix.mul(row, parts), part), t)
+            body += self._leave(step, self._slot(row, part), exists)
         if step == self.steps - 1:
             body += rows.row_outputs(below(part, 1))
-        nest = loop(g, LoopKind.GRID, *rows.shared(), For(t, LoopKind.THREAD, tuple(body)))
+        nest = block_nest(g, self.t, rows, body)
         flops = self.form.flops // self.steps
-        return region_launch(f"reduce_split{step}", nest, self.threads, flops, self.binding, self.partial)
+        return region_launch(f"reduce_split{step}", nest, who.threads, flops, self.binding, self.partial)
 
-    def _gather(self, rows: Rows, k: int, row: Expr, t: Expr) -> list[Stmt]:
+    def _slot(self, row: Expr, part: Expr) -> Expr:
+        """Where the partial result of a row's part lies."""
+        if self.who.adjacent:
+            return ix.add(ix.mul(row, self.parts), part)
+        return ix.add(ix.mul(part, self.points.row_points), row)
+
+    def _gather(self, rows: Rows, k: int, row: Expr) -> list[Stmt]:
         """The result of an anchor from the partial ones of an earlier launch."""
         a = rows.accumulator(k, 1)
-        there = below(t, self.parts)
+        if not self.who.adjacent:
+            return a.serial(self.parts, lambda s: load(self.partial[k], (self._slot(row, s),), a.dtype))
+        there = below(self.who.lane, self.parts)
         guard = None if there is ix.TRUE else there
-        value = load(self.partial[k], (ix.add(ix.mul(row, self.parts), t),), a.dtype, None, guard)
+        value = load(self.partial[k], (self._slot(row, self.who.lane),), a.dtype, None, guard)
         return a.across_warp(rows.who, rows.scratch, select(there, value, a.identity), None)
 
-    def _leave(self, step: int, slot: Expr, t: Expr) -> list[Stmt]:
+    def _leave(self, step: int, slot: Expr, exists: Expr) -> list[Stmt]:
         """Store a block's partial results."""
         stores = tuple(
             Store(self.partial[k], slot, cast_to(self.form.anchors[k].result, self.partial[k].dtype))
             for k in self.passes[step].anchors
         )
-        return [If(below(t, 1), stores)] if stores else []
+        return [If(ix.both(exists, below(self.who.lane, 1)), stores)] if stores else []

@@ -227,6 +227,28 @@ def channel_norm(b: Builder) -> Sequence[ValueId]:
     return [b.elementwise([e, t], lambda p, q: call("div", p, q)), t]
 
 
+def kept_beside(b: Builder) -> Sequence[ValueId]:
+    """A pass that makes exponentials of its inputs to keep and needs the inputs besides."""
+    x = b.input("x", F32, (5, 90))
+    m = over_last(b, x, Combine.MAX)
+    e = b.elementwise([x, m], lambda p, q: call("exp", call("sub", p, q)))
+    s = over_last(b, e, Combine.SUM)
+    d = b.elementwise([x, m], lambda p, q: call("abs", call("sub", p, q)))
+    t = over_last(b, d, Combine.SUM)
+    return [b.elementwise([e, s, t], lambda p, q, r: call("div", p, call("add", q, r)))]
+
+
+def columns_long(b: Builder) -> Sequence[ValueId]:
+    """Mean and spread of long columns."""
+    x = b.input("x", F32, (600, 45))
+    m = b.reduce([x], (1, 45), (600,), Combine.SUM, lambda i, r, read: read(0, (r[0], i[1])))
+    d = b.elementwise([x, m], lambda p, q: call("sub", p, call("mul", q, lit(q, 1 / 600))))
+    v = b.reduce(
+        [d], (1, 45), (600,), Combine.SUM, lambda i, r, read: call("mul", read(0, (r[0], i[1])), read(0, (r[0], i[1])))
+    )
+    return [v, b.elementwise([d, v], lambda p, q: call("div", p, call("sqrt", q)))]
+
+
 def columns(b: Builder) -> Sequence[ValueId]:
     x = b.input("x", F32, (70, 45))
     return [b.reduce([x], (45,), (70,), Combine.SUM, lambda i, r, read: read(0, (r[0], i[0])))]
@@ -336,7 +358,9 @@ REDUCTIONS: dict[str, Emit] = {
         rmsnorm,
         groupnorm,
         channel_norm,
+        kept_beside,
         columns,
+        columns_long,
         both_ways,
         whole,
         product,
