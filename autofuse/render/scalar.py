@@ -81,7 +81,7 @@ def scalar_text(e: Expr, dialect: ScalarDialect, names: Callable[[Var], str], re
             case Apply("not", (a,)):
                 return f"(!{go(a)})"
             case Apply("neg", (a,)):
-                return f"(-{go(a)})"
+                return narrow(f"(-{go(a)})", x.dtype, dialect)
             case Apply("bit_not", (a,)):
                 return narrow(f"~{go(a)}", x.dtype, dialect)
             case Apply("xor", (a, b)):
