@@ -1,8 +1,9 @@
 """The cache of compiled kernels: content-addressed files that several processes share.
 
-An entry is a file named by its key (a SHA-256 of everything that the machine code depends on) and a suffix. It is written under another name
-and renamed, so a reader sees all of it or nothing. Its modification time is the time of its last use, which is what
-pruning goes by. Removing an entry that a process has loaded does no harm: the file lives until it is closed.
+An entry is a file named by its key (a SHA-256 of everything that the machine code depends on) and a suffix. It is
+written under another name and renamed, so a reader sees all of it or nothing. Its modification time is the time of its
+last use, which is what pruning goes by. Removing an entry that a process has loaded does no harm: the file lives until
+it is closed.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ class KernelCache:
         return CacheInfo(self.root, len(files), sum(size for _, size, _ in files), self.limit)
 
     def prune(self, limit: int | None = None) -> int:
-        """Remove the least recently used entries until at most `limit` bytes (the cache's own by default) are left; gives the bytes freed."""
+        """Remove the least recently used entries until at most `limit` bytes are left (by default the cache's own limit).
+
+        Gives the bytes freed.
+        """
         allowed = self.limit if limit is None else limit
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)

@@ -22,7 +22,10 @@ _TIMEOUT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler. `command` is how it is called, `kind` is "gcc" or "clang" (zig's is clang), `version` its first line about itself."""
+    """A C++ compiler.
+
+    `command` is how it is called, `kind` is "gcc" or "clang" (zig's is clang), `version` its first line about itself.
+    """
 
     command: tuple[str, ...]
     kind: str
@@ -35,9 +38,10 @@ class Toolchain:
     def flags(self, vector_bytes: int = 0) -> tuple[str, ...]:
         """Flags for a shared library of kernels.
 
-        -ffp-contract=fast: a*b+c may become one fused multiply-add, also across statements; it rounds once instead of twice and
-        is the only liberty that is taken with floating point. Signed integers wrap (-fwrapv), as tensors' do. `errno` and
-        floating-point traps are never looked at. `vector_bytes` is the width that the compiler shall prefer when it vectorises on its own.
+        -ffp-contract=fast: a*b+c may become one fused multiply-add, also across statements; it rounds once instead
+        of twice and is the only liberty that is taken with floating point. Signed integers wrap (-fwrapv), as tensors'
+        do. `errno` and floating-point traps are never looked at. `vector_bytes` is the width that the compiler shall
+        prefer when it vectorises on its own.
         """
         common = (
             "-std=c++17",
@@ -56,7 +60,7 @@ class Toolchain:
             "-w",
         )
         width = (f"-mprefer-vector-width={vector_bytes * 8}",) if vector_bytes >= 32 else ()
-        # zig turns undefined-behaviour traps on for unoptimised C and would link its own libc++, which kernels don't use
+        # zig would trap on undefined behaviour, and link its own libc++, which kernels don't use
         own = ("-fno-sanitize=all", "-nostdlib++") if self.is_zig else ()
         return common + width + own
 
@@ -82,7 +86,10 @@ def _find(cxx: str | None, path: str | None) -> Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """The host's compiler: $CXX, g++, clang++, else ziglang's clang. ToolchainError names the mend where there is none."""
+    """The host's compiler: $CXX, g++, clang++, else ziglang's clang.
+
+    Raises ToolchainError, which names the mend, where there is none.
+    """
     return _find(os.environ.get("CXX"), os.environ.get("PATH"))
 
 
@@ -90,7 +97,7 @@ def _candidates(cxx: str | None) -> list[tuple[str, ...]]:
     if cxx:
         # what was asked for is used or refused, never silently replaced
         return [tuple(shlex.split(cxx))]
-    out = [(name,) for name in ("g++", "clang++") if shutil.which(name)]
+    out: list[tuple[str, ...]] = [(name,) for name in ("g++", "clang++") if shutil.which(name)]
     if importlib.util.find_spec("ziglang") is not None:
         out.append((sys.executable, "-m", "ziglang", "c++"))
     return out
@@ -115,10 +122,14 @@ def compile_shared(
     flags: Sequence[str],
     includes: Sequence[Path] = (),
     what: str = "",
+    libraries: Sequence[str] = ("-lm",),
 ) -> None:
-    """Compile one source file into a shared library. CompileError shows the compiler's first lines; `what` names the kernel."""
+    """Compile one source file into a shared library; `what` names it for people.
+
+    Raises CompileError, which shows the compiler's first lines.
+    """
     paths = [f"-I{folder}" for folder in includes]
-    command = [*toolchain.command, *flags, *paths, str(source), "-o", str(output), "-lm"]
+    command = [*toolchain.command, *flags, *paths, str(source), "-o", str(output), *libraries]
     name = what or source.name
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)

@@ -1,0 +1,302 @@
+"""The host's processor as a device: kernels through its C++ compiler, programs on a thread team."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from autofuse.devices.base import BufferRef, Compiled, Launch, Program, Resources
+from autofuse.devices.cache import KernelCache, content_key
+from autofuse.devices.cpuinfo import host_info, host_target, usable_cores
+from autofuse.devices.memory import Memory, OutputPool, aligned_copy, is_aligned
+from autofuse.devices.team import CLaunch, CProgram, Library, Team
+from autofuse.devices.toolchain import compile_shared, find_toolchain
+from autofuse.errors import CompileError, LaunchError, UsageError
+from autofuse.ir.target import Target
+from autofuse.loops.ir import Kernel
+from autofuse.render.cpp import PRELUDE, render_cpp
+
+_REMEMBERED_TEXTS = 1024
+_COPIED_BYTES = 1 << 20
+_SERIAL_SECONDS = 8e-6
+_CHUNK_SECONDS = 2e-6
+_FLOPS_PER_SECOND = 40e9  # of one core, roughly: only to tell tiny launches from others
+_BYTES_PER_SECOND = 12e9
+
+
+class CpuDevice:
+    """The host. `threads` None takes the physical cores that this process may use."""
+
+    def __init__(self, threads: int | None = None, cache: KernelCache | None = None) -> None:
+        if threads is not None and not 1 <= threads <= 256:
+            raise UsageError(f"{threads} threads: 1 to 256 can be used")
+        self._threads = threads if threads is not None else usable_cores()
+        self._target = host_target(self._threads)
+        self._cache = cache if cache is not None else KernelCache()
+        self._texts: OrderedDict[int, tuple[Kernel, str]] = OrderedDict()
+        self.team = Team(self._threads)
+        self.outputs = OutputPool()
+
+    @property
+    def target(self) -> Target:
+        """Its limits."""
+        return self._target
+
+    @property
+    def threads(self) -> int:
+        """Threads of the team."""
+        return self._threads
+
+    def text(self, kernel: Kernel) -> str:
+        """The kernel as C++; CompileError where the host has no rendering of something in it."""
+        # by identity: hashing a kernel walks all of it; the kernel is kept so that its identity stays its own
+        found = self._texts.get(id(kernel))
+        if found is None:
+            found = (kernel, render_cpp(kernel, self._target.vector_bytes))
+            self._texts[id(kernel)] = found
+            if len(self._texts) > _REMEMBERED_TEXTS:
+                self._texts.popitem(last=False)
+        return found[1]
+
+    def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
+        """Compile a batch with as many compilers side by side as there are processors."""
+        texts: list[str | Exception] = []
+        for k in kernels:
+            try:
+                texts.append(self.text(k))
+            except CompileError as e:
+                texts.append(e)
+        families = {t: k.family for t, k in zip(texts, kernels, strict=True) if isinstance(t, str)}
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            made = dict(zip(families, pool.map(self._compile, families, families.values()), strict=True))
+        return [made[t] if isinstance(t, str) else t for t in texts]
+
+    def _compile(self, text: str, family: str) -> Compiled | CompileError:
+        toolchain = find_toolchain()
+        flags = toolchain.flags(self._target.vector_bytes)
+        key = content_key(text, _prelude_digest(), toolchain.identity, " ".join(flags), host_info().key)
+        path = self._cache.get(key, ".so")
+        if path is not None:
+            return Compiled(key, text, str(path), Resources())
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="autofuse-") as folder:
+            source, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
+            source.write_text(text)
+            try:
+                compile_shared(toolchain, source, built, flags, (PRELUDE,), f"kernel {family}")
+            except CompileError as e:
+                return e
+            path = self._cache.put_file(key, ".so", built)
+        return Compiled(key, text, str(path), Resources(seconds=time.perf_counter() - start))
+
+    def load(self, program: Program) -> CpuExecutable:
+        """Compile what is not compiled and make the program ready."""
+        kernels = list({id(l.kernel): l.kernel for l in program.launches}.values())
+        libraries: dict[int, Library] = {}
+        opened: dict[str, Library] = {}
+        try:
+            for kernel, made in zip(kernels, self.compile(kernels), strict=True):
+                if not isinstance(made, Compiled):
+                    raise made
+                if made.path not in opened:
+                    opened[made.path] = self._open(kernel, made)
+                libraries[id(kernel)] = opened[made.path]
+            return CpuExecutable(self, program, libraries)
+        except BaseException:
+            for library in opened.values():
+                library.close()
+            raise
+
+    def _open(self, kernel: Kernel, made: Compiled) -> Library:
+        """Load a kernel; a damaged or meanwhile pruned file of the cache is compiled again once."""
+        try:
+            return Library(made.path)
+        except LaunchError:
+            self._cache.discard(made.key, ".so")
+            again = self._compile(made.text, kernel.family)
+            if not isinstance(again, Compiled):
+                raise again from None
+            return Library(again.path)
+
+    def close(self) -> None:
+        """End the team's threads."""
+        self.team.close()
+
+
+class CpuExecutable:
+    """A program on the host: its constants and arena in memory, its launches in one C array."""
+
+    def __init__(self, device: CpuDevice, program: Program, libraries: dict[int, Library]) -> None:
+        self._device = device
+        self._program = program
+        self._libraries = libraries
+        self._constants = [c if is_aligned(c) and c.flags.c_contiguous else aligned_copy(c) for c in program.constants]
+        self._arena = Memory(program.arena_bytes)
+        self._arena.poison()
+        self._scratch = max((l.kernel.shared_bytes for l in program.launches), default=0)
+        self._table = np.zeros(max(1, sum(len(l.arguments) for l in program.launches)), np.uint64)
+        self._places: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._launches = self._layout()
+        self._c_program = CProgram(ctypes.addressof(self._launches), len(program.launches))
+        self._bound: tuple[list[np.ndarray], list[np.ndarray]] | None = None
+        self._closed = False
+
+    def _layout(self) -> ctypes.Array[CLaunch]:
+        """Fill in the launches and all addresses that never change; note where inputs and outputs go."""
+        launches = (CLaunch * max(1, len(self._program.launches)))()
+        ports: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        position = 0
+        for c, launch in zip(launches, self._program.launches, strict=False):
+            if len(launch.arguments) != len(launch.kernel.params):
+                raise LaunchError(
+                    f"launch {launch.label or launch.kernel.family} has {len(launch.arguments)} arguments "
+                    f"for {len(launch.kernel.params)} parameters"
+                )
+            serial, chunk = _sharing(launch.kernel, self._device.threads)
+            c.kernel = self._libraries[id(launch.kernel)].entry
+            c.args = self._table.ctypes.data + 8 * position
+            c.grid, c.chunk, c.serial = launch.kernel.grid, chunk, serial
+            for ref in launch.arguments:
+                if ref.place in ("input", "output"):
+                    ports.setdefault((ref.place, ref.index), []).append((position, ref.offset))
+                else:
+                    self._table[position] = self._address(ref)
+                position += 1
+        for key, found in ports.items():
+            self._places[key] = (np.array([p for p, _ in found]), np.array([o for _, o in found], np.uint64))
+        self._check_alignment()
+        return launches
+
+    def _address(self, ref: BufferRef) -> int:
+        if ref.place == "constant":
+            return int(self._constants[ref.index].ctypes.data) + ref.offset
+        return self._arena.address + ref.offset
+
+    def _check_alignment(self) -> None:
+        """Kernels rely on the alignment of what they write; every place itself begins at a multiple of 64 bytes."""
+        for launch in self._program.launches:
+            for ref, b in zip(launch.arguments, launch.kernel.params, strict=True):
+                if b.written and ref.offset % min(b.align, 64):
+                    raise LaunchError(
+                        f"launch {_name(launch)} writes {b.name} at byte {ref.offset} of {ref.place} {ref.index}, "
+                        f"which is not the multiple of {min(b.align, 64)} that the kernel was made for"
+                    )
+
+    # ---- running
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run once on these inputs; the outputs are new arrays."""
+        held = self._point_inputs(inputs, copy=False)
+        outputs = self._point_outputs()
+        self._go(1, None, None)
+        del held  # the inputs had to live until here
+        return outputs
+
+    def bind(self, inputs: Sequence[np.ndarray]) -> None:
+        """Copy the inputs, for `time` and `stamps`."""
+        self._bound = None
+        held = self._point_inputs(inputs, copy=True)
+        self._bound = (held, self._point_outputs())
+
+    def time(self, repeats: int) -> list[int]:
+        """Nanoseconds of each of `repeats` runs on the bound inputs."""
+        whole = np.zeros(repeats, np.int64)
+        self._point_bound()
+        self._go(repeats, whole.ctypes.data, None)
+        return [int(t) for t in whole]
+
+    def stamps(self, repeats: int) -> np.ndarray:
+        """Nanoseconds of each launch in each run on the bound inputs."""
+        out = np.zeros((repeats, len(self._program.launches)), np.int64)
+        self._point_bound()
+        self._go(repeats, None, out.ctypes.data)
+        return out
+
+    def close(self) -> None:
+        """Unload the kernels and let go of the memory."""
+        if self._closed:
+            return
+        self._closed = True
+        for library in set(self._libraries.values()):
+            library.close()
+        self._bound = None
+        self._constants = []
+        self._arena = Memory(0)
+
+    def _go(self, repeats: int, whole: int | None, stamps: int | None) -> None:
+        if self._closed:
+            raise LaunchError("the program was closed; load it again")
+        self._device.team.run(self._c_program, self._scratch, repeats, whole, stamps)
+
+    def _point_inputs(self, inputs: Sequence[np.ndarray], copy: bool) -> list[np.ndarray]:
+        """Put the inputs' addresses into the table; gives the arrays that must stay alive.
+
+        Kernels read from any address, only faster from aligned ones: small inputs are copied into aligned memory, large
+        ones are read where they are, since copying them would cost more than it gains.
+        """
+        ports = self._program.inputs
+        if len(inputs) != len(ports):
+            raise LaunchError(f"the program takes {len(ports)} inputs, got {len(inputs)}")
+        held: list[np.ndarray] = []
+        for k, (array, port) in enumerate(zip(inputs, ports, strict=True)):
+            if array.dtype != port.dtype.numpy or array.shape != port.shape:
+                raise LaunchError(
+                    f"input {port.name!r} is {array.dtype}{list(array.shape)}, "
+                    f"the program takes {port.dtype}{list(port.shape)}"
+                )
+            a = np.ascontiguousarray(array)
+            small = a.nbytes <= _COPIED_BYTES and not is_aligned(a)
+            if copy or small or a.ctypes.data % a.itemsize:
+                fresh = self._device.outputs.array(a.shape, a.dtype)
+                np.copyto(fresh, a)
+                a = fresh
+            held.append(a)
+            self._point("input", k, a)
+        return held
+
+    def _point_outputs(self) -> list[np.ndarray]:
+        out = [self._device.outputs.array(p.shape, p.dtype.numpy) for p in self._program.outputs]
+        for k, a in enumerate(out):
+            self._point("output", k, a)
+        return out
+
+    def _point_bound(self) -> None:
+        if self._bound is None:
+            raise LaunchError("no inputs are bound: call bind() first")
+        for place, arrays in zip(("input", "output"), self._bound, strict=True):
+            for k, a in enumerate(arrays):
+                self._point(place, k, a)
+
+    def _point(self, place: str, k: int, array: np.ndarray) -> None:
+        found = self._places.get((place, k))
+        if found is not None:
+            positions, offsets = found
+            self._table[positions] = offsets + np.uint64(array.ctypes.data)
+
+
+def _name(launch: Launch) -> str:
+    return launch.label or launch.kernel.family
+
+
+def _sharing(kernel: Kernel, threads: int) -> tuple[bool, int]:
+    """Whether one thread should run a launch alone, and how many blocks a thread takes at a time otherwise."""
+    nbytes = kernel.bytes or sum(b.size * b.dtype.itemsize for b in kernel.params)
+    seconds = kernel.flops / _FLOPS_PER_SECOND + nbytes / _BYTES_PER_SECOND
+    if threads == 1 or kernel.grid <= 1 or seconds < _SERIAL_SECONDS:
+        return True, max(1, kernel.grid)
+    wanted = int(_CHUNK_SECONDS * kernel.grid / seconds) + 1
+    return False, max(1, min(wanted, kernel.grid // (4 * threads)))
+
+
+@lru_cache(maxsize=1)
+def _prelude_digest() -> str:
+    return content_key(*(p.read_bytes() for p in sorted(PRELUDE.glob("host*.h"))))

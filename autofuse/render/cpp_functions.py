@@ -1,0 +1,60 @@
+"""How single functions are written in host C++: prelude names, conversions of scalars, powers by small constants."""
+
+from __future__ import annotations
+
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import Apply, Const, Expr, apply, const
+from autofuse.render.cpp_types import TYPES
+
+
+def named_function(e: Apply) -> tuple[str, tuple[Expr, ...]]:
+    """The prelude's function for a node, and its arguments in order."""
+    if e.fn in ("maximum", "minimum") and e.dtype.is_float:
+        a, b = e.args
+        if isinstance(a, Const):
+            a, b = b, a
+        if isinstance(b, Const) and b.value == b.value:
+            return f"af_{e.fn}_number", (a, b)
+    return f"af_{'trunc_div' if e.fn == 'div' else e.fn}", e.args
+
+
+def scalar_cast(text: str, source: DType, target: DType) -> str:
+    """Conversion of a scalar; half types go by way of float."""
+    if source is DType.FLOAT16:
+        text = f"af_half_to_float<uint16_t>({text})"
+    elif source is DType.BFLOAT16:
+        text = f"af_bfloat_to_float<uint16_t>({text})"
+    if target is DType.BOOL:
+        return f"({text} != 0)"
+    if target is DType.FLOAT16:
+        return f"af_float_to_half<float>({text})"
+    if target is DType.BFLOAT16:
+        return f"af_float_to_bfloat<float>({text})"
+    return f"(({TYPES[target]}){text})"
+
+
+def with_plain_power(e: Apply) -> Expr:
+    """A float power by a small constant as products, which are correctly rounded too or nearly so; else e itself."""
+    if e.fn != "pow" or not isinstance(e.args[1], Const) or e.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return e
+    x, y = e.args[0], e.args[1].value
+    one = const(1, e.dtype)
+    match y:
+        case 0:
+            return one
+        case 1:
+            return x
+        case 2:
+            return apply("mul", (x, x), e.dtype)
+        case 3:
+            return apply("mul", (apply("mul", (x, x), e.dtype), x), e.dtype)
+        case -1:
+            return apply("div", (one, x), e.dtype)
+        case 0.5:
+            # the power of -0 is +0, and that of -inf is +inf
+            inf = const(float("inf"), e.dtype)
+            low = apply("eq", (x, const(float("-inf"), e.dtype)), DType.BOOL)
+            root = apply("sqrt", (apply("add", (x, const(0.0, e.dtype)), e.dtype),), e.dtype)
+            return apply("select", (low, inf, root), e.dtype)
+        case _:
+            return e
