@@ -16,6 +16,9 @@ from autofuse.ir.target import Target
 MAX_EXPRESSION = 2000
 """Operations in one kernel's expressions: beyond it compile time grows faster than what fusion saves."""
 
+MAX_NODES = 100
+"""Nodes in one region: analysis and compile time stay bounded on endless chains."""
+
 MAX_REPEATED = 4
 """How many times as much arithmetic a fused prologue may do as on its own, where it is not dear."""
 
@@ -66,6 +69,13 @@ def arguments(c: Candidate) -> Verdict:
         return Verdict(
             False, "arguments", f"the kernel would take {count} arguments, the device allows {c.target.max_parameters}"
         )
+    return YES
+
+
+def few_nodes(c: Candidate) -> Verdict:
+    """A region has a bounded number of nodes."""
+    if len(c.region.nodes) > MAX_NODES:
+        return Verdict(False, "size", f"it would have {len(c.region.nodes)} nodes, {MAX_NODES} are allowed")
     return YES
 
 
@@ -146,7 +156,7 @@ def _form(c: Candidate) -> Form | None:
     return form if isinstance(form, Form) else None
 
 
-RULES: tuple[Rule, ...] = (has_kernel, convex, arguments, aligned, bounded, not_repeated)
+RULES: tuple[Rule, ...] = (has_kernel, few_nodes, convex, arguments, aligned, bounded, not_repeated)
 
 
 def check(graph: Graph, region: Region, target: Target) -> Verdict:

@@ -7,6 +7,7 @@ never change a floating-point result; index arithmetic is simplified in `autofus
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -73,6 +74,10 @@ class Apply:
 
 
 Expr = Const | Var | Load | Apply
+
+# Trees are walked recursively where that reads best; a hundred fused Gelus are some thousand levels deep. Python 3.11 keeps
+# such frames on the heap, so that a higher limit costs nothing.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))
 
 _INTERNED: dict[tuple[Any, ...], Expr] = {}
 
