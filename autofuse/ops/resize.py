@@ -53,7 +53,7 @@ def _coordinates(mode: str, n: int, out: int, scale: float, roi: tuple[float, fl
         case "pytorch_half_pixel":
             return half if length != 1 else np.full(out, -0.5)
         case "half_pixel_symmetric":
-            return n / 2 * (1 - out / length) + half
+            return n / 2 * (1 - out / length) + (o + 0.5) / scale - 0.5
         case "asymmetric":
             return o / scale
         case "align_corners":
@@ -131,6 +131,8 @@ def _axis(c: Call, n: int, out: int, scale: float, roi: tuple[float, float], old
 def _rule(positions: np.ndarray, n: int) -> Callable[[Expr], Expr] | None:
     """An expression (p o + q) // d, clamped, that gives these positions clamped; None where none of the usual ones does."""
     out = len(positions)
+    if out == 0:
+        return lambda o: const(0)
     o = np.arange(out)
     wanted = np.clip(positions, 0, n - 1)
     g = gcd(n, out) or 1
