@@ -24,6 +24,7 @@ from onnx.reference import ReferenceEvaluator
 
 from autofuse.errors import ModelError
 from autofuse.importer.binding import TensorType, onnx_type, type_of
+from autofuse.importer.host_operators import OVERRIDES
 from autofuse.importer.proto import domain_of, subgraphs, walk_nodes
 from autofuse.ir.dtype import from_numpy
 from autofuse.ir.stage import Host
@@ -89,10 +90,6 @@ def build(
     copy.input[:] = [mapping[i] if i else "" for i in node.input]
     names = iter(range(len(node.output)))
     copy.output[:] = [f"o{next(names)}" if o else "" for o in node.output]
-    if copy.op_type == "Loop" and not domain_of(copy) and len(copy.input) > 1 and not copy.input[1]:
-        # the standard reads a left-out condition as true; onnx's evaluator reads it as false
-        stored.append(numpy_helper.from_array(np.array(True), f"c{len(stored)}"))
-        copy.input[1] = stored[-1].name
     for k, g in enumerate(subgraphs(copy)):
         _rename(g, mapping, f"s{k}_")
     outputs = [helper.make_empty_tensor_value_info(o) for o in copy.output if o]
@@ -170,7 +167,7 @@ def value_type(t: TensorType) -> TypeProto:
 @functools.lru_cache(maxsize=256)
 def evaluator(model: bytes) -> ReferenceEvaluator:
     """The reference evaluator of a Host's model."""
-    return ReferenceEvaluator(onnx.load_model_from_string(model))
+    return ReferenceEvaluator(onnx.load_model_from_string(model), new_ops=OVERRIDES)
 
 
 def run(host: Host, inputs: Sequence[Any]) -> list[Any]:

@@ -109,7 +109,7 @@ def attribute_value(a: AttributeProto) -> Any:
         case AttributeType.STRING:
             return a.s.decode("utf-8", "surrogateescape")
         case AttributeType.TENSOR:
-            return numpy_helper.to_array(a.t)
+            return to_array(a.t)
         case AttributeType.FLOATS:
             return list(a.floats)
         case AttributeType.INTS:
@@ -119,17 +119,26 @@ def attribute_value(a: AttributeProto) -> Any:
         case AttributeType.GRAPH:
             return a.g
         case AttributeType.TENSORS:
-            return [numpy_helper.to_array(t) for t in a.tensors]
+            return [to_array(t) for t in a.tensors]
         case AttributeType.SPARSE_TENSOR:
             return dense(a.sparse_tensor)
         case _:
             return onnx.helper.get_attribute_value(a)
 
 
+def to_array(tensor: TensorProto) -> np.ndarray:
+    """A tensor's contents. Those in another file must have been read by `load_model`, which checks where they lie."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise ModelError(
+            f"the tensor {tensor.name!r} is stored in another file, which was not loaded. Give the path of the model "
+            "instead of a model that was loaded without its external data."
+        )
+    return numpy_helper.to_array(tensor)
+
+
 def dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
     """A sparse tensor written out."""
-    values = numpy_helper.to_array(sparse.values)
-    indices = numpy_helper.to_array(sparse.indices)
+    values, indices = to_array(sparse.values), to_array(sparse.indices)
     out = np.zeros(tuple(sparse.dims), dtype=values.dtype)
     if indices.ndim == 2:
         out[tuple(indices.T)] = values

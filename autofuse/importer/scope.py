@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from onnx import GraphProto, SparseTensorProto, TensorProto, numpy_helper
+from onnx import GraphProto, SparseTensorProto, TensorProto
 
 from autofuse.errors import ModelError
 from autofuse.importer.binding import element_type
-from autofuse.importer.proto import dense
+from autofuse.importer.proto import dense, to_array
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import ValueId
 from autofuse.ops.builder import Builder
@@ -63,13 +63,13 @@ class Constants:
 
     def of(self, stored: Stored) -> ValueId:
         if isinstance(stored, SparseTensorProto):
-            return self.builder.constant(dense(stored), stored.values.name)
+            return self.array(dense(stored), stored.values.name)
         if element_type(stored.data_type) is None:
             v = self.builder.constant(np.empty(0, dtype=object), stored.name)
             self._forget_shape(v)
             self.opaque[v] = stored
             return v
-        return self.array(numpy_helper.to_array(stored), stored.name)
+        return self.array(to_array(stored), stored.name)
 
     def array(self, array: np.ndarray, name: str = "") -> ValueId:
         """A read-only constant."""

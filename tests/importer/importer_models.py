@@ -16,6 +16,7 @@ from autofuse.ir.stage import Kind
 
 F32 = TensorProto.FLOAT
 I64 = TensorProto.INT64
+BOOL = TensorProto.BOOL
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str] = ("y",), **attributes: Any) -> NodeProto:
@@ -59,7 +60,7 @@ def feeds(graph: Graph, seed: int = 1) -> dict[str, np.ndarray]:
     found = {}
     for v in graph.inputs:
         value = graph.values[v]
-        found[value.name] = (rng.standard_normal(value.dims) * 2).astype(value.dtype.numpy)
+        found[value.name] = np.asarray(rng.standard_normal(value.dims) * 2).astype(value.dtype.numpy)
     return found
 
 

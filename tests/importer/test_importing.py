@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from importer_models import F32, I64, check, feeds, info, kinds, model, node, noted, ops, random
+from importer_models import BOOL, F32, I64, check, feeds, info, kinds, model, node, noted, ops, random
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -13,9 +13,6 @@ from autofuse.importer.importing import import_model
 from autofuse.importer.reference import run_reference
 from autofuse.ir.dtype import DType
 from autofuse.ir.stage import Host, Kind
-
-BOOL = TensorProto.BOOL
-
 
 # ---- files
 
