@@ -64,7 +64,7 @@ def test_the_key_tells_architectures_apart(compiler: CubinCompiler) -> None:
 
 
 def test_large_shared_memory_is_asked_for_at_launch(compiler: CubinCompiler) -> None:
-    large = matmul(128, 128, 128, tile=128, depth=64, own=8)
+    large = matmul(128, 128, 128, tile=128, depth=64, own=4)
     assert dynamic_shared_bytes(large) == large.shared_bytes == 2 * 128 * 64 * 4
     assert compiler.cubin(large, "sm_80").resources.shared_bytes == large.shared_bytes
 
