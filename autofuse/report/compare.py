@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from autofuse.report.results import Results
+from autofuse.report.tables import is_tie
 from autofuse.report.units import bytes_text, gain_text, milliseconds_text, percent_text
 
 
@@ -91,9 +92,7 @@ def _verdict(a: Results, b: Results) -> str:
     ma, mb = float(first["median_ms"]), float(second["median_ms"])
     if a.run["graph"] != b.run["graph"]:
         return f"A {milliseconds_text(ma)}, B {milliseconds_text(mb)}; the models differ in structure, so neither wins"
-    if float(first["p10_ms"]) <= mb <= float(first["p90_ms"]) and float(second["p10_ms"]) <= ma <= float(
-        second["p90_ms"]
-    ):
+    if is_tie(first, second):
         return f"a tie: A {milliseconds_text(ma)}, B {milliseconds_text(mb)}, each within the other's p10 to p90"
     faster, gain = ("A", mb / ma) if ma < mb else ("B", ma / mb)
     return f"{faster} is {gain_text(gain)} as fast: A {milliseconds_text(ma)}, B {milliseconds_text(mb)}"

@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A model on a device by arithmetic, bytes and launches; nothing was run. `edges` are those that greedy fusion removes, dearest first."""
+    """A model on a device by arithmetic, bytes and launches; nothing was run. `all_edges` are judged by the rules alone."""
 
     graph: Graph
     target: Target
@@ -45,9 +45,14 @@ class Estimate:
     flops: int
     unfused: Case
     greedy: Case
-    edges: pd.DataFrame
-    refused: pd.DataFrame
+    all_edges: pd.DataFrame
     host_nodes: tuple[str, ...]
+
+    @property
+    def edges(self) -> pd.DataFrame:
+        """The edges that greedy fusion removes, dearest first."""
+        rows = self.all_edges[self.all_edges["state"] == FUSED]
+        return rows.sort_values(["price_us", "edge"], ascending=[False, True])
 
 
 def assumed(target: Target, threads: int) -> Calibration:
@@ -77,7 +82,6 @@ def estimate(graph: Graph, target: Target, threads: int, accuracy: str = "defaul
     greedy, refusals = case("greedy")
     floor, bound = structure.graph_floor(graph, calibration)
     table = planned_edge_table(graph, greedy.plan, refusals, calibration)
-    table = table.sort_values(["price_us", "edge"], ascending=[False, True])
     return Estimate(
         graph,
         target,
@@ -89,8 +93,7 @@ def estimate(graph: Graph, target: Target, threads: int, accuracy: str = "defaul
         structure.graph_flops(graph),
         unfused,
         greedy,
-        table[table["state"] == FUSED],
-        table[table["state"] != FUSED],
+        table,
         tuple(f"{n.op}#{n.id}" for n in graph.nodes if n.kind.value == "host"),
     )
 

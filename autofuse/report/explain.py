@@ -15,14 +15,31 @@ _LISTED = 40
 
 
 def explain_text(edges: pd.DataFrame, names: Sequence[str] = (), listed: int = _LISTED) -> str:
-    """All edges that were not fused, dearest first; or, with one name, the edges of that index or value; or, with two, what lies between them."""
+    """All edges that were not fused, dearest first; with one name those of that edge, value or node; with two what lies between them."""
+    if not names:
+        return _overview(edges, listed)
+    rows = chosen(edges, names)
+    lines = [line(r) for _, r in rows.iterrows()]
+    if len(names) == 1 or len(rows) == 1:
+        return "\n".join(lines)
+    a, b = names
+    if not lines:
+        return (
+            f"No value flows from {a!r} to {b!r} or back through kernels, so there is no edge to fuse. "
+            "Two such parts share a kernel only where they read the same input."
+        )
+    broken = int((rows["state"] != FUSED).sum())
+    verdict = f"{broken} of them not fused" if broken else "all of them fused"
+    return "\n".join([f"{a!r} and {b!r} are {len(rows)} edges apart; {verdict}:", *lines])
+
+
+def chosen(edges: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The edges that names mean: all, those of one edge, value or node, or a shortest way between two nodes or values."""
     if len(names) > 2:
         raise UsageError(f"explain takes at most two names, found {len(names)}: {', '.join(names)}")
     if len(names) == 2:
         return _between(edges, names[0], names[1])
-    if names:
-        return _of_one(edges, names[0])
-    return _overview(edges, listed)
+    return _of_one(edges, names[0]) if names else edges
 
 
 def unfused(edges: pd.DataFrame) -> pd.DataFrame:
@@ -57,18 +74,18 @@ def _overview(edges: pd.DataFrame, listed: int) -> str:
     return "\n".join(lines)
 
 
-def _of_one(edges: pd.DataFrame, name: str) -> str:
+def _of_one(edges: pd.DataFrame, name: str) -> pd.DataFrame:
     digits = name.removeprefix("e")
     if digits.isdigit():
         rows = edges[edges["edge"] == int(digits)]
         if not len(rows):
             raise UsageError(f"there is no edge {name}; edges are numbered e0 to e{len(edges) - 1}")
-    else:
-        nodes = _nodes(edges, name)
-        rows = edges[edges["value_name"] == name]
-        if not len(rows):
-            rows = edges[edges["producer"].isin(nodes) | edges["consumer"].isin(nodes)]
-    return "\n".join(line(r) for _, r in rows.iterrows())
+        return rows
+    rows = edges[edges["value_name"] == name]
+    if len(rows):
+        return rows
+    nodes = _nodes(edges, name)
+    return edges[edges["producer"].isin(nodes) | edges["consumer"].isin(nodes)]
 
 
 def _nodes(edges: pd.DataFrame, name: str) -> set[int]:
@@ -89,20 +106,10 @@ def _nodes(edges: pd.DataFrame, name: str) -> set[int]:
     raise UsageError(f"nothing between kernels is called {name!r}; `explain` prints the names: {shown_names}")
 
 
-def _between(edges: pd.DataFrame, a: str, b: str) -> str:
+def _between(edges: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     first, second = _nodes(edges, a), _nodes(edges, b)
     path = _path(edges, first, second) or _path(edges, second, first)
-    if path is None:
-        return (
-            f"No value flows from {a!r} to {b!r} or back through kernels, so there is no edge to fuse. "
-            "Two such parts share a kernel only where they read the same input."
-        )
-    rows = [edges.iloc[k] for k in path]
-    if len(rows) == 1:
-        return line(rows[0])
-    broken = [r for r in rows if r["state"] != FUSED]
-    verdict = "all of them fused" if not broken else f"{len(broken)} of them not fused"
-    return "\n".join([f"{a!r} and {b!r} are {len(rows)} edges apart; {verdict}:", *(line(r) for r in rows)])
+    return edges.iloc[path or []]
 
 
 def _path(edges: pd.DataFrame, sources: set[int], goals: set[int]) -> list[int] | None:

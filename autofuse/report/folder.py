@@ -86,6 +86,15 @@ def _parquet(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; StorageError where that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, data)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
+
+
 def _write(path: Path, data: bytes) -> None:
     """Write under another name and rename: a reader sees the old file or the new one."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
@@ -106,7 +115,7 @@ def _write_kernels(folder: Path, outcome: TuneOutcome) -> None:
     ending = "cu" if outcome.target.is_cuda else "cpp"
     kept = set()
     for key, text in outcome.best_text.items():
-        name = f"{safe_name(key, 'kernel')}.{ending}"
+        name = f"{safe_name(key[:24], 'kernel')}.{ending}"
         kept.add(name)
         _write(folder / name, text.encode())
     for old in folder.iterdir():

@@ -14,6 +14,7 @@ from autofuse.report import plots
 from autofuse.report.explain import unfused
 from autofuse.report.results import Results
 from autofuse.report.style import styled
+from autofuse.report.summary import gained
 from autofuse.report.terminal import error_text
 from autofuse.report.units import (
     bytes_text,
@@ -103,12 +104,10 @@ def _cards(r: Results) -> str:
     best = r.best
     if best is None:
         return "<p><b>No plan ran right.</b></p>"
-    gain = float(best["gain"])
-    # within 2 % is what repeats of the same plan differ by
-    saying = gain_text(gain) if not 0.98 < gain < 1.02 else "nothing gained"
+    saying = gain_text(float(best["gain"])) if gained(r) else "no gain"
     cards = [
         (milliseconds_text(best["median_ms"]), f"latency (p10 {best['p10_ms']:.3g}, p90 {best['p90_ms']:.3g} ms)"),
-        (saying, "over the unfused plan"),
+        (saying, "over the unfused plan" if gained(r) else "beyond the noise over the unfused plan"),
         (str(best["launches"]), "launches a run"),
         (bytes_text(best["bytes_model"]), "moved a run, by the model"),
         (percent_text(best["share_of_floor"]), f"of the time is the floor; {best['bound']}-bound"),

@@ -146,6 +146,12 @@ def sample_table(trade_offs: pd.DataFrame, kernels: pd.DataFrame, baselines: dic
     return typed(rows, SAMPLE_COLUMNS)
 
 
+def is_tie(a: pd.Series, b: pd.Series) -> bool:
+    """Whether two rows' medians each lie within the other's p10 to p90: what was measured doesn't tell them apart."""
+    inside = [float(x["p10_ms"]) <= float(y["median_ms"]) <= float(x["p90_ms"]) for x, y in ((a, b), (b, a))]
+    return all(inside)
+
+
 STEP_COLUMNS = columns("step plan median_ms:f p10_ms:f p90_ms:f launches:i bytes_model:i error:f gain:f gain_here:f")
 
 

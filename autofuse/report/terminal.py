@@ -30,12 +30,13 @@ _STEP_NAMES = {
 def table(title: str, *columns: str) -> Table:
     """An empty table in the common style; a column whose name begins with ">" is right-aligned."""
     found = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    found.show_header = any(c.lstrip(">") for c in columns)
     for c in columns:
         found.add_column(c.lstrip(">"), justify="right" if c.startswith(">") else "left", overflow="fold")
     return found
 
 
-def _cells(*values: object) -> list[Text]:
+def cells(*values: object) -> list[Text]:
     """Names from a model are shown as they are: never read as markup."""
     return [Text(str(v)) for v in values]
 
@@ -54,7 +55,7 @@ def gains(r: Results) -> Table:
     first = float(r.steps["median_ms"].iloc[0]) if len(r.steps) else float("nan")
     for name, (low, middle, high) in r.baselines.items():
         times = [milliseconds_text(x) for x in (middle, low, high)]
-        found.add_row(*_cells(f"({name})", *times, gain_text(first / middle), "", "", ""), style="dim")
+        found.add_row(*cells(f"({name})", *times, gain_text(first / middle), "", "", ""), style="dim")
     if r.floor_ms > 0:
         found.add_row("(floor)", milliseconds_text(r.floor_ms), *[""] * 6, style="dim")
     return found
@@ -95,7 +96,7 @@ def failures(rows: pd.DataFrame, most: int = 8) -> Table | None:
     counts = bad.groupby(["status", "reason"], sort=False).size().sort_values(ascending=False)
     found = table("Plans without a time", "status", ">plans", "reason")
     for s in counts.head(most).reset_index(name="plans").to_dict(orient="records"):
-        found.add_row(*_cells(s["status"], s["plans"], str(s["reason"]).partition("\n")[0]))
+        found.add_row(*cells(s["status"], s["plans"], str(s["reason"]).partition("\n")[0]))
     return found
 
 
@@ -110,7 +111,7 @@ def regions(rows: pd.DataFrame, most: int = 20) -> Table:
     )  # fmt: skip
     for s in order.head(most).to_dict(orient="records"):
         found.add_row(
-            *_cells(
+            *cells(
                 s["region"],
                 s["operators"],
                 f"{s['family']}/{s['algorithm']}",
@@ -155,7 +156,7 @@ def estimate(e: Estimate, most: int = 12) -> Group:
     )  # fmt: skip
     for s in e.edges.head(most).to_dict(orient="records"):
         edges.add_row(
-            *_cells(
+            *cells(
                 f"e{s['edge']}", s["value_name"], s["producer_name"], s["consumer_name"], f"{s['dtype']} {s['shape']}",
                 bytes_text(s["bytes"]), microseconds_text(s["price_us"]),
             )

@@ -121,7 +121,7 @@ def test_estimate_of_a_transformer() -> None:
     assert e.boundary_bytes < e.greedy.cost.bytes < e.unfused.cost.bytes
     assert 0 < e.floor_seconds < e.greedy.seconds <= e.unfused.seconds
     assert list(e.edges["price_us"]) == sorted(e.edges["price_us"], reverse=True)
-    assert set(e.refused["state"]) <= {REFUSED, UNTRIED}
+    assert set(e.all_edges["state"]) <= {FUSED, REFUSED, UNTRIED}
     assert "Predicted" in terminal.render(terminal.estimate(e))
     data = estimate.as_json(e)
     assert data["predicted"] is True and data["unfused"]["launches"] == e.unfused.cost.launches  # type: ignore[index]

@@ -1,0 +1,95 @@
+"""Which plan a model runs with: a given one, the saved best one for the device, or the heuristic one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofuse.devices.base import Device
+from autofuse.engine.assign import assign
+from autofuse.engine.options import heuristic_options
+from autofuse.engine.plan import Plan, check_plan, load_plan
+from autofuse.errors import StorageError
+from autofuse.fusion.partition import Partitioner
+from autofuse.ir.graph import Graph
+from autofuse.report.folder import PLAN, RUN, find_results, saved_plans
+from autofuse.report.naming import model_stem
+
+RESULTS = Path("results")
+"""Where saved plans are looked for: in the folder that tuning writes to by default."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A plan, where it came from in words, and the environment in which it was tuned (none for a heuristic plan)."""
+
+    plan: Plan
+    origin: str
+    environment: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+def heuristic_plan(graph: Graph, device: Device, accuracy: str = "default") -> Plan:
+    """The plan without measuring: all fused that may be, with heuristic schedules."""
+    partition = Partitioner(graph, device.target).greedy()
+    options = heuristic_options(device.target, device.threads, accuracy)
+    return assign(graph, partition, device.target, device.threads, accuracy, options, "heuristic")
+
+
+def choose(graph: Graph, device: Device, plan: Plan | str | Path | None, results: Path = RESULTS) -> Choice:
+    """The plan to run a graph with. A given one must fit (PlanError); without one, the newest that fits in `results` is taken."""
+    if isinstance(plan, Plan):
+        return Choice(plan, plan.origin or "given plan", {}, check_plan(plan, graph, device.target, device.threads))
+    if plan is not None:
+        path = plan_file(Path(plan))
+        found = load_plan(path)
+        return Choice(
+            found, f"plan {path}", _environment(path), check_plan(found, graph, device.target, device.threads)
+        )
+    saved = list(saved_plans(results, graph.structural_hash, device.target))
+    fitting = [s for s in saved if s[1].threads == device.threads] or saved
+    if fitting:
+        path, found = fitting[0]
+        warnings = check_plan(found, graph, device.target, device.threads)
+        return Choice(found, f"saved plan {path}", _environment(path), warnings)
+    origin = f"heuristic plan (nothing is saved in {results} for this model on {device.target.name}; `autofuse tune` finds a better one)"
+    return Choice(heuristic_plan(graph, device), origin, {})
+
+
+def plan_file(path: Path) -> Path:
+    """The plan file that a path means: itself, or the one in a result folder."""
+    return find_results(path) / PLAN if path.is_dir() else path
+
+
+def _environment(plan: Path) -> Mapping[str, Any]:
+    """The environment written beside a plan; nothing where there is none."""
+    try:
+        run = json.loads((plan.parent / RUN).read_text())
+        found = run["environment"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def saved_shapes(model: str, results: Path = RESULTS) -> dict[str, tuple[int, ...]] | None:
+    """The input shapes of the newest saved result for a model of this name; None where there is none."""
+    runs = sorted(results.glob(f"{model_stem(model)}-*/*/*/{RUN}"), key=lambda p: p.stat().st_mtime, reverse=True)
+    for path in runs:
+        try:
+            run = json.loads(path.read_text())
+            return {str(name): tuple(int(d) for d in dims) for name, dims in run["shapes"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return None
+
+
+def shapes_of_results(path: Path) -> dict[str, tuple[int, ...]] | None:
+    """The input shapes that a plan beside a run.json was tuned for; None where that is not written down."""
+    try:
+        run = json.loads((plan_file(path).parent / RUN).read_text())
+        return {str(name): tuple(int(d) for d in dims) for name, dims in run["shapes"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StorageError):
+        return None

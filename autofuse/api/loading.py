@@ -1,0 +1,199 @@
+"""autofuse.load: a model ready to run, with the best plan that is at hand."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from autofuse.api import arguments
+from autofuse.api.arguments import Model, Shapes
+from autofuse.api.choosing import Choice, choose, heuristic_plan, saved_shapes, shapes_of_results
+from autofuse.api.devices import open_device
+from autofuse.api.environment import changes, environment
+from autofuse.api.transfer import carried
+from autofuse.devices.base import Device
+from autofuse.engine.engine import Engine
+from autofuse.engine.plan import Plan
+from autofuse.errors import InputError, MismatchError, ShapeError
+from autofuse.importer.binding import dims_of
+from autofuse.importer.importing import import_model
+from autofuse.importer.load import load_model
+from autofuse.ir.graph import Graph
+from autofuse.measure.inputs import graph_inputs
+from autofuse.measure.oracle import compare_model, graph_flops, whole_reference
+from autofuse.measure.reference import Tolerance
+
+CHECK_FLOPS = 2e9
+"""Up to this much arithmetic a plan from another environment is checked against float64 when it is loaded."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a loaded model. An open dimension shows the size that it was compiled for."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+class LoadedEngine:
+    """A model that runs. `origin` says which plan it runs with, `warnings` what is not as it was when that was tuned.
+
+    Calls from several threads take turns. Close it, or use it in a with statement.
+    """
+
+    def __init__(self, proto: ModelProto, graph: Graph, device: Device, choice: Choice, notes: list[str]) -> None:
+        self.plan = choice.plan
+        self.origin = choice.origin
+        self.warnings = tuple(notes)
+        self.graph = graph
+        self.device = device
+        self._proto = proto
+        self._lock = threading.Lock()
+        self._engine = Engine.build(graph, choice.plan, device)
+        self._others: dict[tuple[tuple[str, tuple[int, ...]], ...], Engine] = {}
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The model's inputs in order."""
+        return tuple(_port(self.graph, v, self.graph.values[v].name) for v in self.graph.inputs)
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """The model's outputs in order."""
+        return tuple(_port(self.graph, v, n) for v, n in zip(self.graph.outputs, self.graph.output_names, strict=True))
+
+    @property
+    def engine(self) -> Engine:
+        """The compiled engine, for measuring. It is not safe to use from several threads."""
+        return self._engine
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run once: {input name: array} -> {output name: array}. InputError where a name, type or shape does not fit.
+
+        Another size of an open dimension is compiled for with the same choices, once.
+        """
+        with self._lock:
+            return self._engine_for(inputs).run(inputs)
+
+    def _engine_for(self, inputs: Mapping[str, np.ndarray]) -> Engine:
+        if not self._other_sizes(inputs):
+            return self._engine
+        shapes = {name: tuple(np.shape(a)) for name, a in inputs.items()}
+        key = tuple(sorted(shapes.items()))
+        if key not in self._others:
+            try:
+                graph = import_model(self._proto, shapes)
+            except ShapeError as error:
+                raise InputError(str(error)) from error
+            plan = carried(self.plan, self.graph, graph, self.device)
+            kept = "the plan's choices" if plan is not None else "a heuristic plan, as the plan does not carry over"
+            sizes = ", ".join(f"{n} {'x'.join(map(str, s))}" for n, s in key)
+            warnings.warn(f"compiled for other sizes ({sizes}) with {kept}; tune for them to gain more", stacklevel=4)
+            self._others[key] = Engine.build(graph, plan or heuristic_plan(graph, self.device), self.device)
+        return self._others[key]
+
+    def _other_sizes(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether inputs differ from what was compiled in open dimensions alone. InputError where a fixed one differs."""
+        declared = {i.name: dims_of(i) for i in self._proto.graph.input}
+        different = False
+        for v in self.graph.inputs:
+            value = self.graph.values[v]
+            if value.name not in inputs or value.shape is None:
+                continue
+            found, dims = tuple(np.shape(inputs[value.name])), declared.get(value.name)
+            if found == value.shape:
+                continue
+            if dims is not None and (
+                len(found) != len(dims) or any(isinstance(d, int) and d != n for d, n in zip(dims, found, strict=True))
+            ):
+                expected = ", ".join(map(str, dims))
+                raise InputError(
+                    f"input {value.name!r}: expected {value.dtype.value}[{expected}], found "
+                    f"{np.asarray(inputs[value.name]).dtype}{list(found)}"
+                )
+            different = True
+        return different
+
+    def close(self) -> None:
+        """Free memory and threads. Calling it twice does no harm."""
+        for engine in (self._engine, *self._others.values()):
+            engine.close()
+        self._others.clear()
+
+    def __enter__(self) -> LoadedEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _port(graph: Graph, v: int, name: str) -> Port:
+    value = graph.values[v]
+    return Port(name, value.dtype.value, value.shape)
+
+
+def load(
+    model: Model,
+    plan: Plan | str | Path | None = None,
+    device: str = "auto",
+    shapes: Shapes | None = None,
+    threads: int | None = None,
+) -> LoadedEngine:
+    """Make a model ready to run: with the given plan, else the saved best one for this device in ./results, else a heuristic one.
+
+    `plan` is a Plan, a plan.json or a result folder. Where the model has open dimensions and `shapes` is left out, those that the plan was
+    tuned for are taken. A plan from another driver, compiler or machine of the same architecture is used with a warning, after a
+    check of its numbers. Raises PlanError where it does not fit.
+    """
+    proto = load_model(model)
+    opened = open_device(device, threads)
+    graph = _imported(proto, model, plan, shapes)
+    choice = choose(graph, opened, plan)
+    changed = changes(choice.environment, environment(opened)) if choice.environment else []
+    engine = LoadedEngine(proto, graph, opened, choice, [*choice.warnings, *changed])
+    if changed:
+        try:
+            _recheck(engine)
+        except MismatchError:
+            engine.close()
+            raise
+    return engine
+
+
+def _imported(proto: ModelProto, model: Model, plan: Plan | str | Path | None, shapes: Shapes | None) -> Graph:
+    """The graph under the given shapes, else under those of the plan or of what is saved for a model of this name."""
+    try:
+        return import_model(proto, dict(shapes or {}))
+    except ShapeError:
+        if shapes:
+            raise
+        name = arguments.model_name(model)
+        known = (
+            saved_shapes(name) if plan is None else None if isinstance(plan, Plan) else shapes_of_results(Path(plan))
+        )
+        if not known:
+            raise
+        return import_model(proto, known)
+
+
+def _recheck(engine: LoadedEngine) -> None:
+    """Compare an engine from another environment with the float64 reference, where that takes seconds at most."""
+    graph = engine.graph
+    if graph_flops(graph) > CHECK_FLOPS:
+        return
+    inputs = graph_inputs(graph)
+    if len(inputs) < len(graph.inputs):
+        return
+    check = compare_model(graph, engine.run(inputs), whole_reference(graph, inputs), Tolerance())
+    if not check.ok:
+        raise MismatchError(
+            f"the {engine.origin} gives wrong numbers here: {check.reason}. It was made elsewhere "
+            f"({'; '.join(engine.warnings)}); tune on this machine."
+        )

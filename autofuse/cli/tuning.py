@@ -1,0 +1,107 @@
+"""autofuse tune."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autofuse.cli import options
+from autofuse.cli.progress import shown_progress
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="tune")(tune)
+
+
+def tune(
+    model: options.Model,
+    device: options.Device = "auto",
+    shape: options.Shape = None,
+    inputs: options.Inputs = None,
+    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="How long to search: 90s, 5m, 1h.")] = "5m",
+    accuracy: Annotated[
+        str,
+        typer.Option(
+            "--accuracy",
+            metavar="LEVEL",
+            help="exact (no tolerant algorithms), default (Winograd and the like), fast (lower precision too).",
+        ),
+    ] = "default",
+    threads: options.Threads = None,
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Where the result folder goes.")] = Path(
+        "results"
+    ),
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage", metavar="URL", help="Keep Optuna's studies there (sqlite:///studies.db).", show_default=False
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline", metavar="NAME", help="Measure a peer in the same rounds: onnxruntime.", show_default=False
+        ),
+    ] = None,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
+    sampler: Annotated[str, typer.Option("--sampler", hidden=True, help="tpe, nsga2, random or brute-force.")] = "tpe",
+    trials: Annotated[
+        int | None, typer.Option("--trials", hidden=True, min=1, help="At most so many plans, whatever the budget.")
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option("--space", hidden=True, help="A folder of search spaces merged over the shipped ones."),
+    ] = None,
+    rtol: Annotated[
+        float | None,
+        typer.Option("--rtol", hidden=True, min=0.0, help="Tolerance relative to the output's largest magnitude."),
+    ] = None,
+    atol: Annotated[float | None, typer.Option("--atol", hidden=True, min=0.0, help="Absolute tolerance.")] = None,
+    help_advanced: options.HelpAdvanced = False,
+) -> None:
+    """Find the fastest way to run a model, and save the plan with all that was measured."""
+    del help_advanced
+    from autofuse import api
+    from autofuse.api.arguments import read_inputs, seconds_of
+    from autofuse.importer.load import load_model
+    from autofuse.report import summary
+
+    seconds = seconds_of(budget)
+    loaded = load_model(model)
+    given = None if inputs is None else read_inputs(inputs, options.input_names(loaded))
+    with shown_progress(options.people(), seconds) as progress:
+        result = api.tune(
+            model,
+            device=device,
+            budget=seconds,
+            shapes=options.shapes(shape),
+            inputs=given,
+            output=output,
+            accuracy=accuracy,
+            threads=threads,
+            seed=seed,
+            storage=storage,
+            space=space,
+            trials=trials,
+            sampler=sampler,
+            rtol=rtol,
+            atol=atol,
+            baseline=baseline,
+            progress=progress,
+            command=shlex.join(["autofuse", *sys.argv[1:]]),
+        )
+    results = result.results
+    if as_json:
+        options.print_json(summary.as_json(results))
+    else:
+        options.say(summary.text(results))
+    options.say(f"\nresults: {result.folder}")
+    if result.interrupted:
+        options.say("interrupted; the best so far is kept, and what was measured serves the next tune")
+        raise typer.Exit(130)
