@@ -11,6 +11,7 @@ from autofuse.engine.plan import Plan
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
+from autofuse.measure.calibrate import Reached
 from autofuse.measure.result import Measurement, Opened, Status
 
 Choice = tuple[Variant, Schedule]
@@ -51,6 +52,9 @@ class Bench(Protocol):
 
     def known(self, signature: str) -> list[Measurement]:
         """What earlier tunes measured of a kernel signature on this device."""
+
+    def reached(self, deadline: float) -> Reached:
+        """What the device can do at best; assumed, not measured, where it is not known and the deadline has passed."""
 
     def open(self, plan: Plan) -> tuple[int, Opened]:
         """Build the engine of a plan and check its outputs. The handle is good where the status is ok."""

@@ -1,25 +1,35 @@
 """What the device reaches: the bandwidth of a copy, the arithmetic of a register-tiled product, the cost of a launch.
 
-These are kernels like any other: checked, timed, and remembered in the records, so that they are measured once per device.
+The three are kernels of the usual families with results that numpy knows at once. They are measured once per device and kept in the records.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from autofuse.devices.base import Device
 from autofuse.engine.options import estimate, rates
+from autofuse.errors import LaunchError
 from autofuse.fusion.region import RegionProgram, Step, Tensor
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import call, load, var
 from autofuse.ir.stage import Combine, Stage, axes_of
-from autofuse.kernels.families import family, variants
-from autofuse.measure.bench import Bench
+from autofuse.ir.target import Target
+from autofuse.kernels.families import family, lower, variants
+from autofuse.measure.inputs import generator_of
+from autofuse.measure.programs import packed_inputs, region_bytes, repetition, timing_program, unpacked_outputs
+from autofuse.measure.result import Measurement, Status
 
+SIGNATURE = "calibration"
+NAMES = ("copy", "product", "launch")
 _PRODUCT = 768
-_COPY_ROW = 1024
+_ROW = 1024
+_LAUNCH_ELEMENTS = 16
+_RUNS = 9
 
 
 @dataclass(frozen=True)
@@ -32,15 +42,45 @@ class Reached:
     measured: bool
 
 
-def copy_program(elements: int) -> RegionProgram:
-    """out = in * 1 over a number of float32 elements (a plain copy would be no kernel at all)."""
-    axes = axes_of((elements // _COPY_ROW, _COPY_ROW) if elements >= _COPY_ROW else (elements,))
-    body = call("neg", load(0, axes, DType.FLOAT32))
-    stage = Stage(axes, body, DType.FLOAT32)
+def key_of(name: str) -> str:
+    """The key of a calibration in the records."""
+    return f"{SIGNATURE}:{name}:1"
+
+
+def reached(rows: Mapping[str, Measurement], target: Target, threads: int) -> Reached:
+    """The rates that calibration rows (by name) amount to; the usual rates of such a device for those that are missing.
+
+    The best run of each counts: these are what the device can do, not what it did while something else was running.
+    """
+    assumed = rates(target, threads)
+    best = {name: min(m.samples_ns) * 1e-9 for name, m in rows.items() if m.ok}
+    return Reached(
+        rows["copy"].bytes_model / best["copy"] if "copy" in best else assumed.bytes,
+        rows["product"].flops / best["product"] if "product" in best else assumed.flops,
+        best.get("launch", assumed.launch),
+        all(name in best for name in NAMES),
+    )
+
+
+def calibrate(device: Device) -> dict[str, Measurement]:
+    """Measure all three on a device; LaunchError where numbers are wrong."""
+    # Twice the last cache on either side of the copy, so that nothing stays in it.
+    elements = max(1 << 22, device.target.l3 // 2)
+    return {
+        "copy": _measure(device, "copy", negation(elements - elements % _ROW)),
+        "product": _measure(device, "product", product(_PRODUCT)),
+        "launch": _measure(device, "launch", negation(_LAUNCH_ELEMENTS)),
+    }
+
+
+def negation(elements: int) -> RegionProgram:
+    """out = -in over a number of float32 elements (a plain copy would need no kernel at all)."""
+    axes = axes_of((elements // _ROW, _ROW) if elements >= _ROW else (elements,))
+    stage = Stage(axes, call("neg", load(0, axes, DType.FLOAT32)), DType.FLOAT32)
     return RegionProgram((Tensor(DType.FLOAT32, stage.shape, False),), (Step(stage, (0,)),), (1,))
 
 
-def product_program(n: int) -> RegionProgram:
+def product(n: int) -> RegionProgram:
     """A square matrix product in float32; the second operand is a constant, as weights are."""
     i, j = axes_of((n, n))
     k = var("r0", n)
@@ -50,32 +90,47 @@ def product_program(n: int) -> RegionProgram:
     return RegionProgram(tensors, (Step(stage, (0, 1)),), (2,))
 
 
-def calibrate(bench: Bench, deadline: float, clock: Callable[[], float] = time.monotonic) -> Reached:
-    """Measure the three, or take the usual rates of such a device for what can't be measured by the deadline."""
-    assumed = rates(bench.target, bench.threads)
-    # Four times the last cache, so that neither side of the copy stays in it.
-    size = max(1 << 22, 2 * bench.target.l3 // 4)
-    size -= size % _COPY_ROW
-
-    def seconds(program: RegionProgram) -> float:
-        if clock() >= deadline:
-            return math.inf
-        found = sorted(variants(program, bench.target), key=lambda v: estimate(v, bench.target, bench.threads))
-        choices = [
-            (v, family(v.family).heuristic(v, bench.target)) for v in found if v.family != "view" and not v.tolerant
-        ]
-        rows = bench.kernels(program, {}, choices[:2], deadline)
-        return min((m.seconds for m in rows if m.ok), default=math.inf)
-
-    copy, product, launch = (
-        seconds(copy_program(size)),
-        seconds(product_program(_PRODUCT)),
-        seconds(copy_program(16)),
+def _measure(device: Device, name: str, program: RegionProgram) -> Measurement:
+    target = device.target
+    found = [v for v in variants(program, target) if v.family != "view" and not v.tolerant]
+    if not found:
+        raise LaunchError(f"no kernel family can calibrate {target.kind} ({name})")
+    # The last of the cheapest: specialised families stand behind the general ones.
+    variant = min(reversed(found), key=lambda v: estimate(v, target, device.threads))
+    schedule = family(variant.family).heuristic(variant, target)
+    lowered = lower(variant, schedule, target)
+    inputs = [generator_of(name, k).standard_normal(t.shape).astype(np.float32) for k, t in enumerate(program.inputs)]
+    repeat = repetition(variant, estimate(variant, target, device.threads), 0)
+    executable = device.load(timing_program(variant, lowered, inputs, repeat))
+    try:
+        packed = packed_inputs(variant, inputs)
+        (got,) = unpacked_outputs(variant, executable.run(packed))
+        error = _error(inputs, got)
+        if not error <= 1e-3:
+            raise LaunchError(
+                f"the calibration kernel {name!r} is off by {error:.3g}: the device or compiler is at fault"
+            )
+        executable.bind(packed)
+        executable.time(2)
+        samples = tuple(max(1, ns // repeat.times) for ns in executable.time(_RUNS))
+    finally:
+        executable.close()
+    return Measurement(
+        key_of(name),
+        SIGNATURE,
+        variant.family,
+        variant.algorithm,
+        "",
+        schedule.text(),
+        Status.OK,
+        samples_ns=samples,
+        error=error,
+        flops=program.flops,
+        bytes_model=region_bytes(variant),
     )
-    measured = all(math.isfinite(x) for x in (copy, product, launch))
-    return Reached(
-        8 * size / copy if math.isfinite(copy) else assumed.bytes,
-        2 * _PRODUCT**3 / product if math.isfinite(product) else assumed.flops,
-        launch if math.isfinite(launch) else assumed.launch,
-        measured,
-    )
+
+
+def _error(inputs: list[np.ndarray], got: np.ndarray) -> float:
+    wanted = -inputs[0] if len(inputs) == 1 else inputs[0] @ inputs[1]
+    worst = float(np.max(np.abs(got - wanted)))
+    return worst / float(np.max(np.abs(wanted))) if math.isfinite(worst) else math.inf

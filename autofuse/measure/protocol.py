@@ -98,13 +98,18 @@ class WriteReference:
 
 
 @dataclass(frozen=True)
+class Calibrate:
+    """Measure what the device reaches; gives a Measurement by name."""
+
+
+@dataclass(frozen=True)
 class Close:
     """Free what a handle holds."""
 
     handle: int
 
 
-Request = Hello | Prepare | OpenKernel | OpenEngine | OpenPeer | Shoot | Stamps | WriteReference | Close
+Request = Hello | Prepare | OpenKernel | OpenEngine | OpenPeer | Shoot | Stamps | WriteReference | Calibrate | Close
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,14 @@ from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Variant
 from autofuse.kernels.families import lower
 from autofuse.measure import arrays
+from autofuse.measure.calibrate import calibrate
 from autofuse.measure.inputs import program_inputs
 from autofuse.measure.oracle import compare_model, whole_reference
 from autofuse.measure.peers import open_peer
 from autofuse.measure.programs import check_program, packed_inputs, region_bytes, timing_program, unpacked_outputs
 from autofuse.measure.protocol import (
     At,
+    Calibrate,
     Close,
     Done,
     Failed,
@@ -127,6 +129,8 @@ class Worker:
                 graph = self._graph(request.graph_file)
                 arrays.save(request.wanted_file, whole_reference(graph, arrays.load(request.inputs_file)))
                 return None
+            case Calibrate():
+                return calibrate(self.device)
             case Close():
                 found = self._handles.pop(request.handle, None)
                 if found is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import optuna
 from optuna.distributions import CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
 from autofuse.errors import UsageError
@@ -145,7 +147,9 @@ def _sampler(kind: str, seed: int) -> optuna.samplers.BaseSampler:
         case "random":
             return optuna.samplers.RandomSampler(seed=seed)
         case "brute-force":
-            return optuna.samplers.BruteForceSampler(seed=seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                return optuna.samplers.BruteForceSampler(seed=seed)
         case _:
             return optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=_STARTUP, multivariate=True, constant_liar=True

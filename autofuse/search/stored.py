@@ -19,14 +19,14 @@ def stored_studies(
     target = studies.target
     where = f"{target.kind}-{target.arch}-{studies.bench.threads}t-{accuracy}"
     out: dict[str, Sequence[StoredTrial]] = {}
-    for signature, study in studies.studies.items():
-        trials = kernel_trials(study, spaces)
-        if trials:
-            out[f"kernel-{signature}-{where}-{spaces.version}"] = trials
     if sampler is not None:
         trials = sampler.trials()
         if trials:
             out[f"plan-{graph.structural_hash[:16]}-{where}-{sampler.name}"] = trials
+    for signature, study in studies.studies.items():
+        trials = kernel_trials(study, spaces)
+        if trials:
+            out[f"kernel-{signature}-{where}-{spaces.version}"] = trials
     return out
 
 
@@ -41,12 +41,7 @@ def kernel_trials(study: KernelStudy, spaces: Spaces) -> list[StoredTrial]:
         m = tried.measurement
         if params is None:
             continue
-        attributes: Mapping[str, str | float | int] = {
-            "key": m.key,
-            "reason": m.reason,
-            "samples": len(m.samples_ns),
-            "compile_seconds": m.compile_seconds,
-        }
+        attributes: Mapping[str, str | float | int] = {"reason": m.reason} if m.reason else {}
         used = {k: known[k] for k in params}
         seconds = m.seconds if m.ok else float("inf")
         out.append(StoredTrial(f"{key} {schedule}", params, used, seconds, m.status.value, attributes))

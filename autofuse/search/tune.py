@@ -22,7 +22,6 @@ from autofuse.ir.graph import Graph
 from autofuse.kernels.families import lower
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
-from autofuse.measure.calibrate import calibrate
 from autofuse.measure.client import DeviceFactory
 from autofuse.measure.device_bench import DeviceBench
 from autofuse.measure.inputs import graph_inputs
@@ -40,6 +39,7 @@ from autofuse.search.session import Session
 from autofuse.search.stored import stored_studies
 from autofuse.search.studies_file import StudiesFile
 
+_STORAGE_SECONDS = 2.0
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 
@@ -204,7 +204,9 @@ def tune_on(
         kernels = kernel_rows(studies, calibration)
         if task.storage is not None and not interrupted:
             try:
-                StudiesFile(task.storage).write(stored_studies(graph, spaces, studies, session.sampler, task.accuracy))
+                session.tell("writing the studies")
+                written = stored_studies(graph, spaces, studies, session.sampler, task.accuracy)
+                said += StudiesFile(task.storage).write(written, max(_STORAGE_SECONDS, 0.05 * budget.seconds))
             except StorageError as e:
                 said.append(str(e))
     if bench.oracle:
@@ -244,7 +246,7 @@ def _run(session: Session, task: Task, reached: list[Calibration]) -> None:
             session.notes.append(f"the previous best plan was not used: {e}")
     session.run_baselines()
     session.tell("what the device reaches")
-    found = calibrate(session.bench, session.budget.at(0.5))
+    found = session.bench.reached(session.budget.at(0.5))
     reached.append(Calibration(found.bandwidth, found.flops, found.launch))
     if not found.measured:
         session.notes.append(
@@ -259,7 +261,7 @@ def _run(session: Session, task: Task, reached: list[Calibration]) -> None:
 
 
 def _assumed(bench: Bench) -> Calibration:
-    found = calibrate(bench, -math.inf)
+    found = bench.reached(-math.inf)
     return Calibration(found.bandwidth, found.flops, found.launch)
 
 
