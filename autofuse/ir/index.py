@@ -183,6 +183,10 @@ def floor_div(a: Expr, d: int) -> Expr:
         # rest_constant % g cannot reach the next multiple of g: floor((g*y + r) / d) = floor(y / (d/g)), 0 <= r < g
         inner = from_terms([(atom, c // g) for atom, c in rest], rest_constant // g)
         return add(from_terms(whole, out_constant), floor_div(inner, d // g))
+    coarse = _coarse(rest, rest_constant, d)
+    if coarse is not None:
+        g, outer, _ = coarse
+        return add(from_terms(whole, out_constant), floor_div(outer, d // g))
     match remainder:
         case Apply("floor_div", (x, Const(value=e))) if e > 0:
             return add(from_terms(whole, out_constant), floor_div(x, int(e) * d))
@@ -191,6 +195,22 @@ def floor_div(a: Expr, d: int) -> Expr:
         case _:
             quotient = apply("floor_div", (remainder, const(d)), INDEX)
             return add(from_terms(whole, out_constant), quotient)
+
+
+def _coarse(rest: list[tuple[Expr, int]], constant: int, d: int) -> tuple[int, Expr, Expr] | None:
+    """A sum as g*y + s with 0 <= s < g and g a divisor of d, as (g, y, s), so that the sum // d is y // (d/g); None where there is none."""
+    ordered = sorted(rest, key=lambda t: (-abs(t[1]), _order(t[0])))
+    g = d
+    for k in range(1, len(ordered)):
+        g = math.gcd(g, ordered[k - 1][1])
+        if g == 1:
+            return None
+        small = from_terms(ordered[k:], constant)
+        lo, hi = bounds(small)
+        if lo // g == hi // g:
+            q = lo // g
+            return g, from_terms([(atom, c // g) for atom, c in ordered[:k]], q), add(small, const(-q * g))
+    return None
 
 
 @lru_cache(maxsize=1 << 18)
@@ -209,6 +229,10 @@ def floor_mod(a: Expr, d: int) -> Expr:
         r = constant % d
         inner = from_terms([(atom, c // g) for atom, c in rest], r // g)
         return add(mul(floor_mod(inner, d // g), g), const(r % g))
+    coarse = _coarse(rest, constant % d, d)
+    if coarse is not None:
+        g, outer, small = coarse
+        return add(mul(floor_mod(outer, d // g), g), small)
     match remainder:
         case Apply("floor_mod", (x, Const(value=e))) if e > 0 and int(e) % d == 0:
             return floor_mod(x, d)
