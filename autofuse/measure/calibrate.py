@@ -19,9 +19,18 @@ from autofuse.ir.dtype import DType
 from autofuse.ir.expr import call, load, var
 from autofuse.ir.stage import Combine, Stage, axes_of
 from autofuse.ir.target import Target
+from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, lower, variants
+from autofuse.loops.ir import Kernel
 from autofuse.measure.inputs import generator_of
-from autofuse.measure.programs import packed_inputs, region_bytes, repetition, timing_program, unpacked_outputs
+from autofuse.measure.programs import (
+    Repetition,
+    packed_inputs,
+    region_bytes,
+    repetition,
+    timing_program,
+    unpacked_outputs,
+)
 from autofuse.measure.result import Measurement, Status
 
 SIGNATURE = "calibration"
@@ -29,6 +38,7 @@ NAMES = ("copy", "product", "launch")
 _PRODUCT = 768
 _ROW = 1024
 _LAUNCH_ELEMENTS = 16
+_LAUNCHES = 1024
 _RUNS = 9
 
 
@@ -64,13 +74,32 @@ def reached(rows: Mapping[str, Measurement], target: Target, threads: int) -> Re
 
 def calibrate(device: Device) -> dict[str, Measurement]:
     """Measure all three on a device; LaunchError where numbers are wrong."""
-    # Twice the last cache on either side of the copy, so that nothing stays in it.
-    elements = max(1 << 22, device.target.l3 // 2)
+    return {name: _measure(device, name, program) for name, program in _programs(device.target).items()}
+
+
+def calibration_kernels(target: Target, threads: int) -> list[Kernel]:
+    """The kernels of all three, to be compiled side by side beforehand."""
+    chosen = [_chosen(p, target, threads) for p in _programs(target).values()]
+    return [x.kernel for variant, schedule in chosen for x in lower(variant, schedule, target).launches]
+
+
+def _programs(target: Target) -> dict[str, RegionProgram]:
+    # The last cache's size on either side of the copy, so that little stays in it from run to run.
+    elements = max(1 << 22, target.l3 // 4)
     return {
-        "copy": _measure(device, "copy", negation(elements - elements % _ROW)),
-        "product": _measure(device, "product", product(_PRODUCT)),
-        "launch": _measure(device, "launch", negation(_LAUNCH_ELEMENTS)),
+        "copy": negation(elements - elements % _ROW),
+        "product": product(_PRODUCT),
+        "launch": negation(_LAUNCH_ELEMENTS),
     }
+
+
+def _chosen(program: RegionProgram, target: Target, threads: int) -> tuple[Variant, Schedule]:
+    found = [v for v in variants(program, target) if v.family != "view" and not v.tolerant]
+    if not found:
+        raise LaunchError(f"no kernel family can calibrate {target.kind}")
+    # The last of the cheapest: specialised families stand behind the general ones.
+    variant = min(reversed(found), key=lambda v: estimate(v, target, threads))
+    return variant, family(variant.family).heuristic(variant, target)
 
 
 def negation(elements: int) -> RegionProgram:
@@ -92,15 +121,12 @@ def product(n: int) -> RegionProgram:
 
 def _measure(device: Device, name: str, program: RegionProgram) -> Measurement:
     target = device.target
-    found = [v for v in variants(program, target) if v.family != "view" and not v.tolerant]
-    if not found:
-        raise LaunchError(f"no kernel family can calibrate {target.kind} ({name})")
-    # The last of the cheapest: specialised families stand behind the general ones.
-    variant = min(reversed(found), key=lambda v: estimate(v, target, device.threads))
-    schedule = family(variant.family).heuristic(variant, target)
+    variant, schedule = _chosen(program, target, device.threads)
     lowered = lower(variant, schedule, target)
     inputs = [generator_of(name, k).standard_normal(t.shape).astype(np.float32) for k, t in enumerate(program.inputs)]
-    repeat = repetition(variant, estimate(variant, target, device.threads), 0)
+    repeat = Repetition(_LAUNCHES, 1)
+    if name != "launch":
+        repeat = repetition(variant, estimate(variant, target, device.threads), 0)
     executable = device.load(timing_program(variant, lowered, inputs, repeat))
     try:
         packed = packed_inputs(variant, inputs)

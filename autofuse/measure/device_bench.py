@@ -21,7 +21,7 @@ from autofuse.devices.cache import content_key
 from autofuse.engine.build import variant_of
 from autofuse.engine.options import estimate
 from autofuse.engine.plan import Plan
-from autofuse.errors import AutofuseError, StorageError
+from autofuse.errors import AutofuseError, LaunchError, StorageError
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
@@ -29,7 +29,7 @@ from autofuse.kernels.families import lower
 from autofuse.loops.ir import Kernel
 from autofuse.measure import arrays
 from autofuse.measure.bench import Choice, layouts_text
-from autofuse.measure.calibrate import NAMES, Reached, key_of, reached
+from autofuse.measure.calibrate import NAMES, Reached, calibration_kernels, key_of, reached
 from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
 from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
 from autofuse.measure.programs import constant_bytes, region_bytes, repetition
@@ -123,6 +123,10 @@ class DeviceBench:
         out = [b if k < again else known.get(b.key, b) for k, b in enumerate(blanks)]
         out = [replace(m, state=state) if not m.cached else m for m in out]
         todo = [k for k, m in enumerate(out) if not m.cached and m.status is Status.SKIPPED and not m.reason]
+        # Schedules that come to the same text are one kernel.
+        first_with = {out[k].key: k for k in reversed(todo)}
+        twins = {k: first_with[out[k].key] for k in todo if first_with[out[k].key] != k}
+        todo = [k for k in todo if k not in twins]
         if not todo:
             self._store(out)
             return out
@@ -138,7 +142,10 @@ class DeviceBench:
             part = todo[first : first + at_once]
             for k, m in self._batch({k: choices[k] for k in part}, {k: out[k] for k in part}, deadline).items():
                 out[k] = m
-        self._store(out)
+        for k, twin in twins.items():
+            m = out[twin]
+            out[k] = replace(out[k], status=m.status, reason=m.reason, samples_ns=m.samples_ns, error=m.error)
+        self._store([m for k, m in enumerate(out) if k not in twins])
         return out
 
     def known(self, signature: str) -> list[Measurement]:
@@ -266,12 +273,13 @@ class DeviceBench:
         rows = {keys[k]: m for k, m in self._known(list(keys), "warm").items()}
         if len(rows) < len(NAMES) and time.monotonic() < deadline:
             try:
+                self.device.compile(calibration_kernels(self.target, self.threads))
                 found = self._client.ask(Calibrate(), self.limits.prepare)
                 assert isinstance(found, dict)
                 rows = found
                 self._store(list(rows.values()))
-            except TrialFailed as e:
-                self._note(f"the device could not be calibrated: {e.reason}")
+            except (TrialFailed, LaunchError) as e:
+                self._note(f"the device could not be calibrated: {e}")
         return reached(rows, self.target, self.threads)
 
     # ---- plans

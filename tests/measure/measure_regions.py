@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -54,7 +55,7 @@ def mlp(batch: int = 8, widths: tuple[int, ...] = (32, 64, 16), seed: int = 0) -
 
     def make(b: Builder) -> list[ValueId]:
         v = b.input("x", F32, (batch, widths[0]))
-        for k, n in zip(widths, widths[1:], strict=False):
+        for k, n in itertools.pairwise(widths):
             w = b.constant((generator.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32))
             bias = b.constant(generator.standard_normal(n).astype(np.float32))
             b.origin += 1

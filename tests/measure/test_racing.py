@@ -49,8 +49,7 @@ def test_few_pairs_and_small_differences_are_ties() -> None:
 def test_false_alarms_stay_below_the_level() -> None:
     generator = np.random.default_rng(1)
     alarms = sum(
-        not compare(noisy(1e6, 20, generator), noisy(1e6, 20, generator), level=0.05, notable=0).tie
-        for _ in range(300)
+        not compare(noisy(1e6, 20, generator), noisy(1e6, 20, generator), level=0.05, notable=0).tie for _ in range(300)
     )
     assert alarms <= 300 * 0.05 * 1.5
 

@@ -25,7 +25,8 @@ def test_inputs_are_the_same_everywhere_and_differ_between_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fn", "low", "high"), [("log", 0, np.inf), ("sqrt", 0, np.inf), ("acosh", 1, np.inf), ("asin", -1, 1), ("atanh", -1, 1)]
+    ("fn", "low", "high"),
+    [("log", 0, np.inf), ("sqrt", 0, np.inf), ("acosh", 1, np.inf), ("asin", -1, 1), ("atanh", -1, 1)],
 )
 def test_arguments_lie_in_the_domain(fn: str, low: float, high: float) -> None:
     p = program(unary(fn))
