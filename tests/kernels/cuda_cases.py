@@ -44,7 +44,8 @@ def case(emit: Emit, special: Callable[[np.ndarray], np.ndarray] | None = None) 
         a = _random(rng, graph.values[v].dtype, graph.values[v].dims)
         values[v] = special(a) if special is not None and n == 0 else a
     inputs = tuple(values[v] for v in region.inputs)
-    return Case(program_of(graph, region), inputs, _reference(graph, values, region.outputs))
+    found = reference(graph, values)
+    return Case(program_of(graph, region), inputs, tuple(found[v] for v in region.outputs))
 
 
 def _random(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
@@ -56,12 +57,16 @@ def _random(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> n
     return rng.standard_normal(shape).astype(dtype.numpy)
 
 
-def _reference(graph: Graph, values: dict[ValueId, np.ndarray], outputs: Sequence[ValueId]) -> tuple[np.ndarray, ...]:
+def reference(
+    graph: Graph, values: dict[ValueId, np.ndarray], nodes: Sequence[int] | None = None
+) -> dict[ValueId, np.ndarray]:
+    """Every value that some nodes (or all) make, in float64 arithmetic."""
     known = dict(values)
-    for node in graph.nodes:
+    for k in range(len(graph.nodes)) if nodes is None else nodes:
+        node = graph.nodes[k]
         assert isinstance(node.compute, Stage)
         known[node.outputs[0]] = evaluate(node.compute, [known[v] for v in node.inputs], wide=True)
-    return tuple(known[v] for v in outputs)
+    return known
 
 
 def lit(x: Expr, value: float) -> Expr:

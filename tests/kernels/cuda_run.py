@@ -23,6 +23,14 @@ def schedules(family: Family, variant: Variant) -> list[Schedule]:
     return list(load_spaces("cuda").of(family.name).schedules(family.facts(variant, TARGET)))
 
 
+def allows(family: Family, variant: Variant, schedule: Schedule) -> bool:
+    """Whether a schedule is in the shipped space."""
+    space = load_spaces("cuda").of(family.name)
+    names = {**family.facts(variant, TARGET), **schedule.values}
+    known = all(schedule.values[name] in values for name, values in space.choices)
+    return known and all(c.holds(names) for c in space.constraints)
+
+
 def sample(found: list[Schedule], count: int) -> list[Schedule]:
     """Some of them, the same ones each time."""
     return random.Random(1).sample(found, min(count, len(found)))
