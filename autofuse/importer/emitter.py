@@ -107,9 +107,10 @@ class Emitter:
         if name in self._calling:
             raise ModelError(f"the function {name} calls itself ({' -> '.join(self._calling)}), which ONNX forbids")
         self._calling.append(name)
-        results = self._body(body, inputs, wanted)
-        self._calling.pop()
-        return results
+        try:
+            return self._body(body, inputs, wanted)
+        finally:
+            self._calling.pop()
 
     def _constant(self, node: NodeProto) -> ValueId:
         a = node.attribute[0]

@@ -58,7 +58,7 @@ def test_onnx_case(case: Any) -> None:
 
 def compare(mine: Any, theirs: Any) -> None:
     if isinstance(mine, list):
-        for a, b in zip(mine, theirs, strict=True):
+        for a, b in zip(mine, theirs if isinstance(theirs, list) else [theirs], strict=True):
             compare(a, b)
     elif theirs is None:
         assert mine is None

@@ -12,6 +12,7 @@ from importer_models import check, model, node, random
 from onnx import ModelProto, TensorProto
 
 from autofuse.errors import ModelError
+from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
 
 
@@ -107,6 +108,12 @@ def test_external_data_missing_or_truncated(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelError, match="no such file"):
         load_model(path)
+
+
+def test_a_model_without_its_external_data_is_refused(tmp_path: Path) -> None:
+    m = onnx.load_model(str(save_external(tmp_path)), load_external_data=False)
+    with pytest.raises(ModelError, match="another file"):
+        import_model(m)
 
 
 def test_samples_are_the_same_every_time() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from importer_models import I64, check, info, kinds, model, node, noted, ops, random
+from onnx import TensorProto
 
 from autofuse.importer.importing import import_model
+from autofuse.importer.reference import run_reference
 from autofuse.importer.rules import RULES
 from autofuse.importer.rules.base import view_of
 from autofuse.ir.stage import Kind
@@ -130,6 +132,48 @@ def test_chains_of_every_form_fold() -> None:
     constants = {"w": random(6, 5), **{f"k{k}": random(5, seed=k) + 3 for k in range(1, 5)}}
     graph = check(model(nodes, {"x": (2, 3, 6)}, ["y"], constants))
     assert kinds(graph) == [Kind.CONTRACT, Kind.MAP, Kind.MAP]
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_gemm_with_alpha_and_beta_folds(transposed: int) -> None:
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["g"], transB=transposed, alpha=0.5, beta=2.0),
+        node("Mul", ["g", "k"], ["m"]),
+        node("Tanh", ["m"]),
+    ]
+    constants = {"w": random(*((5, 6) if transposed else (6, 5))), "b": random(5), "k": random(1, 5)}
+    graph = check(model(nodes, {"x": (3, 6)}, ["y"], constants))
+    assert kinds(graph) == [Kind.CONTRACT, Kind.MAP, Kind.MAP]
+
+
+def test_half_precision_folds_within_its_rounding() -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", *BN], ["y"])]
+    constants = {k: a.astype(np.float16) for k, a in {"w": random(4, 4, 1, 1), **statistics(4)}.items()}
+    m = model(nodes, [info("x", (1, 4, 5, 5), TensorProto.FLOAT16)], ["y"], constants)
+    folded, plain = import_model(m), import_model(m, simplify=False)
+    assert kinds(folded) == [Kind.CONTRACT, Kind.MAP]
+    given = {"x": random(1, 4, 5, 5).astype(np.float16)}
+    mine, exact = run_reference(folded, given)[0], run_reference(plain, given, wide=True)[0]
+    assert mine.dtype == np.float16
+    np.testing.assert_allclose(mine.astype(np.float64), exact, atol=1e-2 * np.abs(exact).max())
+
+
+def test_weight_on_the_left_folds() -> None:
+    nodes = [node("MatMul", ["w", "x"], ["c"]), node("Mul", ["c", "k"], ["d"]), node("Add", ["d", "l"])]
+    constants = {"w": random(5, 6), "k": random(5, 1), "l": random(5, 1, seed=4)}
+    graph = check(model(nodes, {"x": (6, 3)}, ["y"], constants))
+    assert kinds(graph) == [Kind.CONTRACT, Kind.MAP]
+
+
+def test_integer_contractions_stay() -> None:
+    nodes = [
+        node("MatMulInteger", ["x", "w"], ["c"]),
+        node("Cast", ["c"], ["f"], to=1),
+        node("Mul", ["f", "k"]),
+    ]
+    constants = {"w": np.arange(12, dtype=np.int8).reshape(4, 3), "k": random(3)}
+    m = model(nodes, [info("x", (2, 4), TensorProto.INT8)], ["y"], constants)
+    check(m, given={"x": np.arange(8, dtype=np.int8).reshape(2, 4)})
 
 
 def test_shared_weight_is_copied() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from importer_models import feeds, onnxruntime
+from importer_models import feeds, kinds, onnxruntime
 from onnx import ModelProto
 
 from autofuse.importer.importing import import_model
@@ -12,6 +12,7 @@ from autofuse.importer.load import load_model
 from autofuse.importer.reference import run_reference
 from autofuse.importer.samples import basic, chains, transformers
 from autofuse.ir.graph import Graph
+from autofuse.ir.stage import Kind
 
 SMALL = {
     "mlp": lambda: basic.mlp(4, (24, 16, 12, 5)),
@@ -43,6 +44,23 @@ def test_built_samples(name: str, simplify: bool) -> None:
     agree(SMALL[name](), simplify)
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+@pytest.mark.parametrize(
+    "name", ["squeezenet", "shufflenet", "densenet121", "inception_v1", "inception_v2", "resnet50"]
+)
 def test_light_samples(name: str) -> None:
-    agree(load_model(f"sample:{name}"), simplify=True)
+    graph = agree(load_model(f"sample:{name}"), simplify=True)
+    assert Kind.HOST not in kinds(graph)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "zfnet512", "vgg19"])
+def test_light_samples_with_large_weights(name: str) -> None:
+    graph = import_model(load_model(f"sample:{name}"))
+    assert Kind.HOST not in kinds(graph)
+    assert graph.values[graph.outputs[0]].shape == (1, 1000)
+
+
+def test_batchnorms_of_densenet_are_gone() -> None:
+    """Behind a convolution they are in its weights; before one, with the Mul and Add after it, they are one map."""
+    graph = import_model(load_model("sample:densenet121"))
+    assert "BatchNormalization" not in [n.op for n in graph.nodes]
+    assert len(graph.nodes) < 450
