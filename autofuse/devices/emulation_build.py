@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +106,10 @@ class EmulationCompiler:
             return list(pool.map(one, kernels))
 
 
+_RUNNING = threading.Lock()
+"""Held while a kernel runs: a compiled kernel keeps the block that it is at in static memory."""
+
+
 @lru_cache(maxsize=512)
 def _entry(path: str) -> Callable[..., int]:
     try:
@@ -129,7 +134,22 @@ def _entry(path: str) -> Callable[..., int]:
 def emulate(kernel: Kernel, compiled: Compiled, addresses: Sequence[int], order: int, seed: int = 1) -> None:
     """Run a compiled kernel once on memory at the given addresses, its blocks and threads in one of ORDERS. LaunchError tells which rule it broke."""
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    status = _entry(compiled.path)(
+    entry = _entry(compiled.path)
+    with _RUNNING:
+        status = _call(entry, kernel, addresses, order, seed, message)
+    if status != 0:
+        raise LaunchError(f"kernel {kernel.family}, {ORDERS[order]} order: {message.value.decode(errors='replace')}")
+
+
+def _call(
+    entry: Callable[..., int],
+    kernel: Kernel,
+    addresses: Sequence[int],
+    order: int,
+    seed: int,
+    message: ctypes.Array[ctypes.c_char],
+) -> int:
+    return entry(
         (ctypes.c_void_p * max(1, len(addresses)))(*addresses),
         kernel.grid,
         launch_grid(kernel)[0],
@@ -140,5 +160,3 @@ def emulate(kernel: Kernel, compiled: Compiled, addresses: Sequence[int], order:
         message,
         _MESSAGE_BYTES,
     )
-    if status != 0:
-        raise LaunchError(f"kernel {kernel.family}, {ORDERS[order]} order: {message.value.decode(errors='replace')}")

@@ -124,7 +124,7 @@ class Engine:
                 raise InputError(
                     f"input {value.name!r}: expected {value.dtype.value}{list(value.shape)}, found {array.dtype}{list(array.shape)}"
                 )
-            known[v] = np.ascontiguousarray(array)
+            known[v] = np.asarray(array, order="C")  # not ascontiguousarray: it gives a scalar a dimension
         return known
 
     def _step(self, k: int, step: Segment | HostCall, known: dict[ValueId, Any]) -> None:
@@ -142,7 +142,7 @@ class Engine:
         feeds = []
         for v in step.inputs:
             value = self.graph.values[v]
-            array = np.ascontiguousarray(known[v])
+            array = np.asarray(known[v], order="C")
             if array.shape != value.shape:
                 raise LaunchError(
                     f"a host operator made {list(array.shape)} where {list(value.shape or ())} was inferred (value {v})"

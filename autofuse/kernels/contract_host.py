@@ -204,10 +204,10 @@ class _Kernel:
         n = _outer_extent(self.p)
         if self.task_outer == 1:
             return inner({**at, self.slow: block})
-        y = self.tile.fresh("y", n)
+        o = self.tile.fresh("o", n)
         begin = ix.mul(block, self.task_outer)
         end = ix.minimum(const(n), ix.add(begin, const(self.task_outer)))
-        return (loop(y, LoopKind.SERIAL, *inner({**at, self.slow: y}), begin=begin, end=end),)
+        return (loop(o, LoopKind.SERIAL, *inner({**at, self.slow: o}), begin=begin, end=end),)
 
     def _panels(self, at: At, block: tuple[Expr, int, int], inner: _PanelBody) -> tuple[Stmt, ...]:
         width = self.vectors * self.p.lanes

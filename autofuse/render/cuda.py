@@ -99,7 +99,7 @@ class _Renderer:
         self.ranged: dict[Expr, Expr] = {}
         self.definitions: dict[Expr, Expr] = {}  # what index variables stand for, in loop variables
         self.in_thread = kernel.threads == 1
-        low, high = finite_bounds(e for s in statements(kernel.body) for e in expressions(s))
+        low, high = _index_range(kernel)
         self.wide = kernel.needs_wide_index or high > _NARROW_LIMIT or low < -_NARROW_LIMIT
         self.index = "long long" if self.wide else "int"
         self.dynamic = dynamic_shared_bytes(kernel) > 0
@@ -340,7 +340,7 @@ class _Renderer:
         kind, name = self.type_of(s.var), self.name(s.var)
         # a bound that holds data may be wider than the variable
         data = any(v.extent is None for v in variables(s.stop)) and kind == "int"
-        end = f"(int)({end})" if data else end
+        end = f"(int)({end})" if data else end if end.isalnum() else f"({end})"
         self.lines.open(f"for ({kind} {name} = {begin}; {name} < {end}; ++{name})")
 
     # ---- reductions and copies
@@ -398,6 +398,19 @@ def _wrapped(text: str) -> bool:
         if depth == 0:
             return k == len(text) - 1
     return False
+
+
+def _index_range(kernel: Kernel) -> tuple[int, int]:
+    """The widest range of the kernel's index arithmetic, seen through scalars."""
+    known: dict[Expr, Expr] = {}
+    low = high = 0
+    for s in statements(kernel.body):
+        roots = [index_substitute(e, known) for e in expressions(s)] if known else list(expressions(s))
+        lo, hi = finite_bounds(roots)
+        low, high = min(low, lo), max(high, hi)
+        if isinstance(s, Let) and s.var.dtype is INDEX and not loads(s.value):
+            known[s.var] = roots[0]
+    return low, high
 
 
 def uses_fibers(kernel: Kernel) -> bool:

@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from autofuse.report import plots
+from autofuse.report.console import error_text
 from autofuse.report.explain import unfused
 from autofuse.report.results import Results
 from autofuse.report.style import styled
 from autofuse.report.summary import gained
-from autofuse.report.terminal import error_text
 from autofuse.report.units import (
     bytes_text,
     count_text,

@@ -203,7 +203,7 @@ def gains_plot(steps: pd.DataFrame, baselines: Mapping[str, tuple[float, float, 
         if not count:
             nothing(axes, NO_PLAN)
             return figure
-        first = float(steps["median_ms"].iloc[0]) if len(steps) else float("nan")
+        first = float(steps["median_ms"].iloc[0] * steps["gain"].iloc[0]) if len(steps) else float("nan")
         rows = [
             (STEP_MARKS[s["step"]], STEP_MARKS[s["step"]].label, s["p10_ms"], s["median_ms"], s["p90_ms"])
             for _, s in steps.iterrows()

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autofuse.report.terminal import cells, error_text, table
+from autofuse.report.console import cells, error_text, table
 from autofuse.report.units import bytes_text, microseconds_text, milliseconds_text, percent_text
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from autofuse.report import terminal
 from autofuse.report.results import Results
-from autofuse.report.tables import is_tie
+from autofuse.report.tables import is_tie, reference_row
 from autofuse.report.units import gain_text, milliseconds_text, percent_text
 
 TIE = 0.02
@@ -18,10 +18,8 @@ TIE = 0.02
 
 def gained(r: Results) -> bool:
     """Whether the best plan is faster than the unfused one by more than the noise."""
-    if r.best is None or not len(r.steps):
-        return False
-    first = r.steps.iloc[0]
-    return first["step"] == "unfused" and float(r.best["gain"]) > 1 and not is_tie(first, r.best)
+    first = reference_row(r.trade_offs)
+    return first is not None and r.best is not None and float(r.best["gain"]) > 1 and not is_tie(first, r.best)
 
 
 def verdict(r: Results) -> str:
@@ -33,10 +31,11 @@ def verdict(r: Results) -> str:
     time = milliseconds_text(float(best["median_ms"]))
     share = percent_text(float(best["share_of_floor"]))
     rest = f"{int(best['launches'])} launches; the floor is {share} of its time, it is {best['bound']}-bound"
-    if gain != gain:
+    first = reference_row(r.trade_offs)
+    if first is None:
         return f"Best plan: {time}, {rest}. The unfused plan did not run right, so there is no gain to quote."
     if not gained(r):
-        unfused = milliseconds_text(float(r.steps["median_ms"].iloc[0]))
+        unfused = milliseconds_text(float(first["median_ms"]))
         return f"Nothing gained beyond the noise: the best plan takes {time}, the unfused one {unfused}; {rest}."
     return f"Best plan: {time}, {gain_text(gain)} over the unfused plan; {rest}."
 

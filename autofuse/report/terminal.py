@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autofuse.report.console import cells, error_text, table
 from autofuse.report.estimate import Estimate
 from autofuse.report.results import Results
 from autofuse.report.units import (
@@ -27,20 +27,6 @@ _STEP_NAMES = {
 }
 
 
-def table(title: str, *columns: str) -> Table:
-    """An empty table in the common style; a column whose name begins with ">" is right-aligned."""
-    found = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    found.show_header = any(c.lstrip(">") for c in columns)
-    for c in columns:
-        found.add_column(c.lstrip(">"), justify="right" if c.startswith(">") else "left", overflow="fold")
-    return found
-
-
-def cells(*values: object) -> list[Text]:
-    """Names from a model are shown as they are: never read as markup."""
-    return [Text(str(v)) for v in values]
-
-
 def gains(r: Results) -> Table:
     """The best plan of each step, peers and the floor."""
     found = table(
@@ -52,7 +38,7 @@ def gains(r: Results) -> Table:
         found.add_row(
             _STEP_NAMES[s["step"]], *times, gain_text(s["gain"]), str(s["launches"]), bytes_text(s["bytes_model"]), error_text(s["error"])
         )  # fmt: skip
-    first = float(r.steps["median_ms"].iloc[0]) if len(r.steps) else float("nan")
+    first = float(r.steps["median_ms"].iloc[0] * r.steps["gain"].iloc[0]) if len(r.steps) else float("nan")
     for name, (low, middle, high) in r.baselines.items():
         times = [milliseconds_text(x) for x in (middle, low, high)]
         found.add_row(*cells(f"({name})", *times, gain_text(first / middle), "", "", ""), style="dim")
@@ -174,16 +160,3 @@ def estimate(e: Estimate, most: int = 12) -> Group:
     parts += [Text(f"Note: {n}") for n in e.graph.notes]
     parts.append(Text(basis, style="dim"))
     return Group(*parts)
-
-
-def error_text(error: float) -> str:
-    """An error in scientific notation; a dash where it is unknown."""
-    return "-" if pd.isna(error) else f"{error:.1e}" if error else "0"
-
-
-def render(what: RenderableType, width: int = 140) -> str:
-    """Plain text of something that rich can print."""
-    console = Console(width=width, no_color=True, highlight=False, force_terminal=False)
-    with console.capture() as captured:
-        console.print(what)
-    return captured.get()

@@ -13,6 +13,7 @@ import pytest
 from autofuse.errors import UsageError
 from autofuse.fusion.partition import edges_of
 from autofuse.report import compare, estimate, terminal
+from autofuse.report.console import render
 from autofuse.report.edges import FAILED, FUSED, REFUSED, SLOWER, UNTRIED, edge_table
 from autofuse.report.explain import explain_text
 from autofuse.report.folder import write_results
@@ -122,13 +123,13 @@ def test_estimate_of_a_transformer() -> None:
     assert 0 < e.floor_seconds < e.greedy.seconds <= e.unfused.seconds
     assert list(e.edges["price_us"]) == sorted(e.edges["price_us"], reverse=True)
     assert set(e.all_edges["state"]) <= {FUSED, REFUSED, UNTRIED}
-    assert "Predicted" in terminal.render(terminal.estimate(e))
+    assert "Predicted" in render(terminal.estimate(e))
     data = estimate.as_json(e)
     assert data["predicted"] is True and data["unfused"]["launches"] == e.unfused.cost.launches  # type: ignore[index]
 
 
 def test_terminal_report_shows_failures_and_the_best(transformer_results: Results) -> None:
-    text = terminal.render(terminal.results(transformer_results))
+    text = render(terminal.results(transformer_results))
     for part in (
         "other algorithm",
         "onnxruntime",
@@ -158,7 +159,7 @@ def test_plots_of_nothing_say_so(name: str, tmp_path_factory: pytest.TempPathFac
     results = open_results(write_results(outcome, tmp_path_factory.mktemp("nothing")))
     assert getattr(results, f"plot_{name}")().axes
     assert "No plan ran right" in html_report(results)
-    assert terminal.render(terminal.results(results))
+    assert render(terminal.results(results))
 
 
 class Reader(HTMLParser):
@@ -198,4 +199,4 @@ def test_names_of_a_model_are_escaped(tmp_path_factory: pytest.TempPathFactory) 
     results = open_results(write_results(outcome, tmp_path_factory.mktemp("evil")))
     text = html_report(results)
     assert "<script" not in text and "&lt;script&gt;" in text
-    assert "[bold]" in terminal.render(terminal.results(results))
+    assert "[bold]" in render(terminal.results(results))

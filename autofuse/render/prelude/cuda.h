@@ -31,7 +31,7 @@ AF_DEVICE unsigned short af_float_to_half_bits(float x) {
 }
 
 AF_DEVICE unsigned short af_float_to_bfloat_bits(float x) {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 800
   unsigned short out;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(x));
   return out;

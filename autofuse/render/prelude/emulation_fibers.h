@@ -27,7 +27,7 @@ static jmp_buf af_abort;
 static void* af_scheduler;
 static void (*af_thread)();
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(AF_PORTABLE_FIBERS)
 // Saves what a call must keep, and goes on where the other stack left off. No system call, unlike swapcontext.
 __asm__(
     ".text\n"

@@ -39,6 +39,7 @@ AF_EXPORT int af_run(void** arguments, long long blocks, unsigned int width, int
   for (int t = 0; t < AF_MAX_THREADS; ++t) {
     af_fibers[t].copies = 0;
     af_fibers[t].groups = 0;
+    af_fibers[t].exchanges = 0;
   }
   af_shared_base = (unsigned char*)aligned_alloc(64, (size_t)(shared_bytes + 64) / 64 * 64);
   af_shadows = (af_shadow*)calloc((size_t)shared_bytes + 1, sizeof(af_shadow));
