@@ -1,0 +1,230 @@
+"""Tune models and compare the best plan with its own unfused plan, onnxruntime and OpenVINO, interleaved in one run.
+
+    python benchmarks/models.py sample:squeezenet sample:resnet50 --budget 60s --output results/benchmark
+    python benchmarks/models.py --trained FOLDER_WITH_UNZIPPED_PACKAGES
+
+Every model runs in a process of its own. Written are models.json (with raw nanoseconds) and models.md (the table).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import autofuse
+from autofuse.engine.engine import Engine
+from autofuse.engine.plan import Plan
+from autofuse.importer.importing import import_model
+from autofuse.importer.load import load_model
+from autofuse.ir.graph import Graph
+from autofuse.measure.inputs import graph_inputs
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peers import OnnxRuntime, OpenVino, onnxruntime_session, timed
+
+SAMPLES = (
+    "squeezenet",
+    "shufflenet",
+    "inception_v2",
+    "alexnet",
+    "inception_v1",
+    "densenet121",
+    "resnet50",
+    "zfnet512",
+    "vgg19",
+)
+CHAINS = ("gelu", "layernorm", "rmsnorm", "softmax", "swiglu", "rotary", "groupnorm")
+
+
+def trained(folder: Path) -> list[dict[str, Any]]:
+    """The entries of trained.toml whose files lie below a folder."""
+    table = tomllib.loads((Path(__file__).parent / "trained.toml").read_text())["model"]
+    files = sorted(folder.rglob("*.onnx"))
+    found = []
+    for entry in table:
+        match = next((f for f in files if str(f).endswith("/" + entry["file"])), None)
+        if match is None:
+            print(f"{entry['name']}: no file ends with {entry['file']}", file=sys.stderr)
+        else:
+            found.append({**entry, "model": str(match)})
+    return found
+
+
+def feeds(graph: Graph, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Inputs in the range that the model allows; integers below the limits that are given."""
+    inputs = graph_inputs(graph, 0)
+    rng = np.random.default_rng(0)
+    for name, top in entry.get("limits", {}).items():
+        inputs[name] = rng.integers(0, top, inputs[name].shape).astype(inputs[name].dtype)
+    for name, value in entry.get("feeds", {}).items():
+        inputs[name] = np.full(inputs[name].shape, value, inputs[name].dtype)
+    return inputs
+
+
+def unfused(results: autofuse.Results) -> Plan:
+    """The fastest plan of the unfused partition: its schedules were tuned with the same care."""
+    table = results.trade_offs
+    rows = table[(table["status"] == "ok") & table["step"].isin(["unfused", "tuned"])]
+    return results.plans[str(rows.sort_values("median_ms").iloc[0]["plan"])]
+
+
+def error_of(outputs: Mapping[str, np.ndarray], reference: list[np.ndarray]) -> float:
+    """The largest |difference| / max|reference| over all outputs."""
+    worst = 0.0
+    for mine, theirs in zip(outputs.values(), reference, strict=True):
+        scale = float(np.max(np.abs(theirs.astype(np.float64)), initial=0.0))
+        gap = float(np.max(np.abs(mine.astype(np.float64) - theirs.astype(np.float64)), initial=0.0))
+        worst = max(worst, gap / max(scale, 1e-30) if gap else 0.0)
+    return worst
+
+
+def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, output: Path) -> dict[str, Any]:
+    """Tune one model, check it, and time everything in interleaved rounds."""
+    model = load_model(entry["model"])
+    shapes = {k: tuple(v) for k, v in entry.get("shapes", {}).items()}
+    graph = import_model(model, shapes)
+    inputs = feeds(graph, entry)
+    tuned = autofuse.tune(
+        entry["model"], "cpu", budget, shapes=shapes or None, inputs=inputs, threads=threads, output=output / "tunes"
+    )
+    results = autofuse.open_results(tuned.folder)
+    from autofuse.devices.cpu import CpuDevice
+
+    device = CpuDevice(threads)
+    plans = {"best": results.plan, "unfused": unfused(results)}
+    engines = {k: Engine.build(graph, p, device) for k, p in plans.items()}
+    oracle = onnxruntime_session(model, threads, optimised=False)
+    names = {i.name for i in oracle.get_inputs()}
+    reference = oracle.run(None, {k: v for k, v in inputs.items() if k in names})
+    error = error_of(engines["best"].run(inputs), reference)
+    for e in engines.values():
+        e.bind(inputs)
+    peers: dict[str, OnnxRuntime | OpenVino] = {"onnxruntime": OnnxRuntime(model, inputs, threads)}
+    failures: dict[str, str] = {}
+    try:
+        peers["openvino"] = OpenVino(model, inputs, threads)
+    except RuntimeError as e:  # OpenVINO refuses some models
+        failures["openvino"] = str(e).splitlines()[0]
+    times: dict[str, list[int]] = {k: [] for k in (*engines, *peers)}
+    for _ in range(rounds):
+        for name, engine in engines.items():
+            times[name] += engine.time(1)
+        for name, peer in peers.items():
+            times[name].append(timed(peer))
+    row = {
+        "model": entry["name"],
+        "nodes": len(model.graph.node),
+        "host_nodes": len(engines["best"].host_nodes),
+        "launches_unfused": engines["unfused"].launches,
+        "launches_best": engines["best"].launches,
+        "bytes_unfused": engines["unfused"].bytes_model,
+        "bytes_best": engines["best"].bytes_model,
+        "error": error,
+        "tune_seconds": results.run.get("seconds"),
+        "times_ns": times,
+        "failures": failures,
+    }
+    for e in engines.values():
+        e.close()
+    return row
+
+
+def median_ms(row: Mapping[str, Any], name: str) -> float | None:
+    """Median latency in milliseconds."""
+    samples = row["times_ns"].get(name)
+    return float(np.median(samples)) / 1e6 if samples else None
+
+
+def ratio(row: Mapping[str, Any], a: str, b: str) -> float | None:
+    """Median of the paired ratios a/b."""
+    times = row["times_ns"]
+    if a not in times or b not in times:
+        return None
+    return float(np.median(np.array(times[a], float) / np.array(times[b], float)))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table."""
+    head = (
+        "| model | nodes | host | launches unfused/best | MB unfused/best | error | unfused ms | best ms | onnxruntime ms | OpenVINO ms "
+        "| unfused/best | onnxruntime/best | OpenVINO/best |"
+    )
+    lines = [head, "|" + "---|" * 13]
+
+    def show(x: float | None, digits: int = 2) -> str:
+        return "–" if x is None else f"{x:.{digits}f}"
+
+    for r in rows:
+        if "failed" in r:
+            lines.append(f"| {r['model']} | failed: {r['failed']} |" + " |" * 11)
+            continue
+        gains = [ratio(r, other, "best") for other in ("unfused", "onnxruntime", "openvino")]
+        cells = [
+            r["model"],
+            str(r["nodes"]),
+            str(r["host_nodes"]),
+            f"{r['launches_unfused']} / {r['launches_best']}",
+            f"{r['bytes_unfused'] / 1e6:.1f} / {r['bytes_best'] / 1e6:.1f}",
+            f"{r['error']:.1e}",
+            *(show(median_ms(r, n)) for n in ("unfused", "best", "onnxruntime", "openvino")),
+            *(show(g) + "x" if g is not None else "–" for g in gains),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def entries(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What is to be measured."""
+    found = [{"name": m, "model": m} for m in args.models]
+    if args.samples:
+        found += [{"name": f"sample:{s}", "model": f"sample:{s}"} for s in SAMPLES]
+    if args.chains:
+        found += [{"name": f"sample:chain_{s}", "model": f"sample:chain_{s}"} for s in CHAINS]
+    return found + (trained(args.trained) if args.trained else [])
+
+
+def main() -> None:
+    """Measure each model in a process of its own and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="paths or sample:NAME")
+    parser.add_argument("--samples", action="store_true", help="the nine vision samples")
+    parser.add_argument("--chains", action="store_true", help="the seven memory-bound chains")
+    parser.add_argument("--trained", type=Path, help="a folder in which packages with trained models were unzipped")
+    parser.add_argument("--budget", default="60s")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--output", type=Path, default=Path("results/benchmark"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        row = measure(json.loads(args.one), args.budget, args.threads, args.rounds, args.output)
+        print("ROW " + json.dumps(row))
+        return
+    args.output.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for entry in entries(args):
+        options = ["--budget", args.budget, "--threads", str(args.threads), "--rounds", str(args.rounds)]
+        command = [sys.executable, __file__, "--one", json.dumps(entry), *options, "--output", str(args.output)]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
+        )
+        lines = [l for l in done.stdout.splitlines() if l.startswith("ROW ")]
+        rows.append(
+            json.loads(lines[-1][4:]) if lines else {"model": entry["name"], "failed": f"exit code {done.returncode}"}
+        )
+        print(table(rows[-1:]).splitlines()[-1], flush=True)
+        (args.output / "models.json").write_text(json.dumps(rows))
+        (args.output / "models.md").write_text(table(rows))
+
+
+if __name__ == "__main__":
+    main()
