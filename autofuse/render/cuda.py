@@ -11,7 +11,6 @@ scalars, private stores, and loops or conditions around those and thread loops.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from autofuse.errors import VerificationError
@@ -45,7 +44,7 @@ from autofuse.loops.ir import (
     expressions,
     statements,
 )
-from autofuse.render.cuda_types import DIALECT, TYPES
+from autofuse.render.cuda_types import DIALECT, TYPES, Identifiers
 from autofuse.render.cuda_vectors import write_lane_reduce, write_vector_loop
 from autofuse.render.scalar import cast_text, literal, scalar_text
 from autofuse.render.values import Lines, Values, finite_bounds, replace
@@ -57,14 +56,6 @@ STATIC_SHARED_BYTES = 48 * 1024
 MAX_GRID_X = 2**31 - 1
 MAX_THREADS = 1024
 _NARROW_LIMIT = 2**31 - 1
-
-_KEYWORDS = """
-alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double else enum explicit extern
-false float for friend goto if inline int long mutable namespace new not operator or private protected public register return short signed
-sizeof static struct switch template this throw true try typedef typename union unsigned using virtual void volatile while xor
-threadIdx blockIdx blockDim gridDim exp log sin cos tan erf pow floor ceil abs sqrt min max round
-"""
-_RESERVED = frozenset(_KEYWORDS.split())
 
 
 def render_cuda(kernel: Kernel) -> str:
@@ -94,8 +85,8 @@ class _Renderer:
         self.lines = Lines()
         self.names: dict[Var, str] = {}
         self.buffers: dict[Buffer, str] = {}
-        self.used: set[str] = set()
-        self.counters: dict[str, int] = {}
+        self.identifiers = Identifiers()
+        self.fresh = self.identifiers.fresh
         self.ranged: dict[Expr, Expr] = {}
         self.definitions: dict[Expr, Expr] = {}  # what index variables stand for, in loop variables
         self.in_thread = kernel.threads == 1
@@ -104,28 +95,12 @@ class _Renderer:
         self.index = "long long" if self.wide else "int"
         self.dynamic = dynamic_shared_bytes(kernel) > 0
         self.offsets: dict[Buffer, int] = {}
-        self.values = Values(self.lines, self._scalar, self.declare, self._temporary_name, self._bind)
+        self.values = Values(self.lines, self._scalar, self.declare, self.identifiers.numbered, self._bind)
 
     def fail(self, what: str) -> VerificationError:
         return VerificationError(f"kernel {self.kernel.family} cannot be written in CUDA: {what}")
 
     # ---- names and types
-
-    def fresh(self, base: str) -> str:
-        """A C identifier that nothing else in the kernel has."""
-        clean = re.sub(r"\W", "_", base, flags=re.ASCII)
-        if not clean or clean[0].isdigit() or clean in _RESERVED or clean.startswith(("af_", "AF_", "_")):
-            clean = f"v_{clean}"
-        name = clean
-        while name in self.used:
-            self.counters[clean] = self.counters.get(clean, 1) + 1
-            name = f"{clean}_{self.counters[clean]}"
-        self.used.add(name)
-        return name
-
-    def _temporary_name(self, base: str) -> str:
-        self.counters[base] = self.counters.get(base, -1) + 1
-        return self.fresh(f"{base}{self.counters[base]}")
 
     def _bind(self, v: Var, name: str) -> None:
         self.names[v] = name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cuda_loops import F32, edited, gelu_map, matmul, row_reduce, run, thread_map, transpose, without_barrier
 
+from autofuse.devices import emulation_build
 from autofuse.devices.base import BufferRef, Launch, Port, Program
 from autofuse.devices.cache import KernelCache
 from autofuse.devices.emulated import EmulatedCudaDevice
@@ -303,3 +305,21 @@ def test_the_cache_serves_the_second_time(tmp_path: Path) -> None:
 def test_compile_errors_show_the_compilers_lines() -> None:
     with pytest.raises(CompileError, match=r"map: .*refused it"):
         EmulationCompiler().build(gelu_map(64, 4), "nonsense;\n")
+
+
+def test_fibers_without_assembly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Processors other than x86-64 switch stacks by ucontext."""
+    monkeypatch.setattr(emulation_build, "_FLAGS", (*emulation_build._FLAGS, "-DAF_PORTABLE_FIBERS"))
+    device = EmulatedCudaDevice(compiler=EmulationCompiler(KernelCache(tmp_path)))
+    x = numbers(3, 500)
+    np.testing.assert_allclose(run(row_reduce(3, 500, 96), x, device=device)[0], x.sum(1), rtol=1e-4, atol=1e-4)
+    with pytest.raises(LaunchError, match="race on shared buffer tile"):
+        run(without_barrier(transpose(32, 32), 0), numbers(32, 32), device=device)
+
+
+def test_kernels_may_be_run_by_several_threads() -> None:
+    kernel = row_reduce(16, 300, 128)
+    x = numbers(16, 300)
+    with ThreadPoolExecutor(4) as pool:
+        for (y,) in pool.map(lambda _: run(kernel, x), range(8)):
+            np.testing.assert_allclose(y, x.sum(1), rtol=1e-4, atol=1e-4)

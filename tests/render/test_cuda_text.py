@@ -273,6 +273,34 @@ def test_grids_too_large_for_one_axis_are_split() -> None:
     assert "blockIdx.y" in render_cuda(kernel)
 
 
+def test_index_ranges_are_seen_through_scalars() -> None:
+    base = var("base", None, INDEX)
+    far = ix.mul(base, 2**20)
+    kernel = in_threads(
+        32, (X, Y), Let(base, ix.mul(T, 2**20)), Store(Y, T, const(1.0, F32), ix.less(far, const(3 * 2**40)))
+    )
+    assert "long long t" in render_cuda(kernel)
+    got = run(kernel, numbers(256))[0]
+    assert np.isfinite(got[:3]).all() and np.isnan(got[3:]).all()
+
+
+def test_a_loops_end_may_be_any_expression() -> None:
+    k = var("k", 8)
+    end = select(ix.less(T, const(16)), ix.floor_div(T, 2), const(1))
+    acc = Buffer("acc", F32, 1, Scope.REGISTER)
+    own = load(acc, (const(0),), F32)
+    kernel = in_threads(
+        32,
+        (X, Y),
+        Alloc(acc),
+        Store(acc, const(0), const(0.0, F32)),
+        loop(k, LoopKind.SERIAL, Store(acc, const(0), call("add", own, const(1.0, F32))), end=end),
+        Store(Y, T, own),
+    )
+    t = np.arange(32)
+    np.testing.assert_array_equal(run(kernel, numbers(256))[0][:32], np.where(t < 16, t // 2, 1))
+
+
 # ---- refusals
 
 
