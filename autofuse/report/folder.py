@@ -65,7 +65,7 @@ def write_results(outcome: TuneOutcome, output: Path, environment: Mapping[str, 
         csv = trade_offs.drop(columns=list(RAW_COLUMNS)).to_csv(index=False)
         _write(folder / "trade_offs.csv", csv.encode())
         _write_kernels(folder / KERNELS, outcome)
-        outcome.best.save(folder / PLAN)
+        _write(folder / PLAN, json.dumps(outcome.best.to_json(), indent=1).encode())
         run = json.dumps(run_record(outcome, environment or {}), indent=1, default=_plain)
         _write(folder / RUN, run.encode())
     except OSError as error:
