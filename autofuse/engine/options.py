@@ -12,6 +12,7 @@ from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, variants
+from autofuse.kernels.layouts import can_block, channel_block
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,18 @@ SLOW_CONTRACTION = 12.0
 """How many times slower a contraction without register tiles runs."""
 
 
+PLAIN_CHANNELS = 1.25
+"""How many times longer a contraction takes whose activations could be blocked by channels and are not (measured on convolutions)."""
+
+
+def _plain_channels(variant: Variant, target: Target) -> bool:
+    block = channel_block(target)
+    program = variant.program
+    ins = zip(variant.input_layouts, program.inputs, strict=True)
+    outs = zip(variant.output_layouts, (program.tensor(n) for n in program.outputs), strict=True)
+    return any(l.is_plain and can_block(t, block) and math.prod(t.shape[2:]) > 1 for l, t in (*ins, *outs))
+
+
 def rates(target: Target, threads: int) -> Rates:
     """The rates assumed for a target."""
     if target.is_cuda:
@@ -68,6 +81,8 @@ def estimate(variant: Variant, target: Target, threads: int) -> float:
     form = analyse(program)
     if isinstance(form, Form) and form.kind is Kind.CONTRACT and variant.family.startswith("reduce"):
         flops *= SLOW_CONTRACTION if math.prod(_reduced(form)) > 32 else SLOW_CONTRACTION / 3
+    if not target.is_cuda and not variant.family.startswith("map") and _plain_channels(variant, target):
+        flops *= PLAIN_CHANNELS
     if variant.tolerant:
         flops /= 2
     return max(flops / r.flops, nbytes / r.bytes) + r.launch
