@@ -27,6 +27,7 @@ from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, launch_grid
 _TO_DEVICE, _TO_HOST = 1, 2
 _MEND = 'run: pip install "autofuse[cuda12]" (or "autofuse[cuda13]" for a driver of CUDA 13)'
 _POISON = 0xFF
+_ALIGN = 64
 
 
 @lru_cache(maxsize=1)
@@ -228,6 +229,11 @@ class CudaExecutable:
         if ref.offset < 0 or end > memory.size:
             raise LaunchError(
                 f"launch {label}: {buffer.name} needs bytes {ref.offset} to {end} of {ref.place} {ref.index}, which has {memory.size}"
+            )
+        if ref.offset % min(buffer.align, _ALIGN) != 0:
+            raise LaunchError(
+                f"launch {label}: {buffer.name} lies at byte {ref.offset} of {ref.place} {ref.index}, but its kernel relies on an "
+                f"alignment of {buffer.align}"
             )
         return memory.address + ref.offset
 

@@ -111,6 +111,9 @@ def test_wrong_inputs_and_places_are_refused(install: Install, tmp_path: Path) -
     outside = Program((Launch(gelu_map(64, 4), (BufferRef("arena"), BufferRef("arena", 0, 256))),), 256, (), (), ())
     with pytest.raises(LaunchError, match="needs bytes 256 to 512 of arena 0, which has 256"):
         load(fake, outside, tmp_path)
+    askew = Program((Launch(gelu_map(64, 4), (BufferRef("arena"), BufferRef("arena", 0, 260))),), 1024, (), (), ())
+    with pytest.raises(LaunchError, match="relies on an alignment of 64"):
+        load(fake, askew, tmp_path)
 
 
 def test_missing_parts_name_the_mend(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
