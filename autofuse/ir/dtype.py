@@ -31,7 +31,8 @@ class DType(enum.StrEnum):
     def numpy(self) -> np.dtype[Any]:
         """The numpy type that stores it (bfloat16 through ml_dtypes, strings as objects)."""
         if self is DType.BFLOAT16:
-            return np.dtype(ml_dtypes.bfloat16)
+            found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return found
         if self is DType.STRING:
             return np.dtype(object)
         return np.dtype(self.value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from autofuse.fusion.region import RegionProgram
+from autofuse.fusion.region import RegionProgram, Step
 from autofuse.ir.layout import Layout
+from autofuse.ir.stage import Kind, Stage
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Family, Lowered, Schedule, Variant
 from autofuse.kernels.contract_cuda import ContractCuda
@@ -35,6 +37,10 @@ FAMILIES: tuple[Family, ...] = (
 )
 """Every family; each offers variants only for targets that it is made for."""
 
+GENERAL = frozenset({"reduce_host", "reduce_cuda"})
+DEEP = 32
+"""Terms of a sum from which register tiles always pay (a depthwise window has fewer)."""
+
 
 def family(name: str) -> Family:
     """A family by name; KeyError where there is none."""
@@ -46,8 +52,21 @@ def family(name: str) -> Family:
 
 @lru_cache(maxsize=1 << 14)
 def variants(program: RegionProgram, target: Target) -> tuple[Variant, ...]:
-    """All variants of a region program on a target, in the order of the table (specialised families last)."""
-    return tuple(v for f in FAMILIES for v in f.variants(program, target))
+    """All variants of a region program on a target, in the order of the table.
+
+    The general reductions also do contractions, without register tiles: for a deep sum that a tiled family takes they are not asked.
+    """
+    special = {f.name: tuple(f.variants(program, target)) for f in FAMILIES if f.name not in GENERAL}
+    skip = any(_sum_length(s) > DEEP for s in program.steps) and any(special.values())
+    found = {f.name: () if skip else tuple(f.variants(program, target)) for f in FAMILIES if f.name in GENERAL}
+    return tuple(v for f in FAMILIES for v in {**special, **found}[f.name])
+
+
+def _sum_length(step: Step) -> int:
+    """The length of a contraction's sum; 0 for other steps."""
+    if not isinstance(step.stage, Stage) or step.kind is not Kind.CONTRACT:
+        return 0
+    return math.prod(a.extent or 0 for a in step.stage.reduce_axes)
 
 
 def find_variant(
