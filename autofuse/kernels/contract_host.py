@@ -94,7 +94,7 @@ def _best_tile(p: Problem, registers: int) -> tuple[int, int]:
             waste = (-(-p.rows // rows) * rows / p.rows) * (-(-p.vectors // vectors) * vectors / p.vectors)
             fma = rows * vectors
             loads = (vectors + rows * 0.5) / fma
-            cost = waste * (max(1.0, 8 / fma, loads) + 0.3 * loads)
+            cost = waste * (max(1.0, 8 / fma, loads) + 0.3 * loads + 0.5 / rows)
             best = min(best, (cost, rows, vectors))
     return best[1], best[2]
 

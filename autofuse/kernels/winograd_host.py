@@ -67,16 +67,16 @@ class WinogradHost:
         }
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
-        """Blocks of tiles whose transformed inputs fill half the second-level cache at most, with the fullest register tile."""
+        """Blocks of tiles whose transformed inputs leave room in the second-level cache, with the fullest register tile."""
         w = _Shape(variant, target)
         vectors = 2 if w.vectors % 2 == 0 or w.vectors > 4 else 1
         most = (target.vector_registers - 2 - vectors) // vectors
-        fits = max(1, target.l2 // 2 // (w.points * w.blocks * w.block * 4))
+        fits = max(1, target.l2 * 5 // 8 // (w.points * w.blocks * w.block * 4))
         best: tuple[float, int, int] | None = None
         for rows in range(1, min(14, most, w.tiles) + 1):
             for groups in (1, 2, 3, 4):
                 block = rows * groups
-                if block > fits and (rows, groups) != (1, 1):
+                if block > fits and block > min(4, w.tiles):
                     continue
                 count = -(-w.tiles // block)
                 waste = count * block / w.tiles
