@@ -196,6 +196,8 @@ class _Analysis:
             a.extent or 0 for a in self.reduced
         ):
             raise _Refused(Verdict(False, "rows", "two reductions run over different axes", (position,)))
+        if stage.combine.is_arg and _row_major(where, stage.reduce_axes) is not _row_major({}, self.reduced):
+            raise _Refused(Verdict(False, "rows", "positions are counted in another order than the domain's", (position,)))
         body = self.inliner.body(stage.body, step.operands, dict(where))
         # Tensors that the first reduction reads one element a point tell where full-size values live.
         for ld in loads(stage.body):
@@ -302,6 +304,11 @@ class _Analysis:
         if math.prod(v.extent or 0 for v in free) != math.prod(tensor.shape):
             raise _Refused(Verdict(False, "outputs", "an output isn't computed once an element"))
         return Output(number, at, self.inliner.read(number, at), full, tensor.dtype, tensor.shape)
+
+
+def _row_major(where: dict[Expr, Expr], axes: tuple[Var, ...]) -> Expr:
+    """The row-major position of axes as they are placed; those that have no place stand for themselves."""
+    return ix.flatten((where.get(a, a) for a in axes), (a.extent or 0 for a in axes))
 
 
 def _invert(index: Index, at: Index, axes: tuple[Var, ...]) -> dict[Expr, Expr] | None:

@@ -96,7 +96,7 @@ class ReduceCuda:
             warps = 4 if many else 1
             return _schedule(threads=32 * warps, rows=warps, vector=vector, cache=_cache(facts, 32, vector))
         threads = 64
-        while threads < 512 and chunks > 4 * threads:
+        while threads < 512 and chunks > 2 * threads:
             threads *= 2
         return _schedule(threads=threads, vector=vector, cache=_cache(facts, threads, vector))
 

@@ -193,7 +193,12 @@ def mean(b: Builder, v: ValueId, fn: Callable[[Expr], Expr] = lambda e: e) -> Va
 
 
 def layernorm(b: Builder) -> Sequence[ValueId]:
-    x, g, h = b.input("x", F32, (5, 96)), b.input("g", F32, (96,)), b.input("b", F32, (96,))
+    return layernorm_of(b, 5, 96)
+
+
+def layernorm_of(b: Builder, rows: int, n: int) -> Sequence[ValueId]:
+    """The normalised rows and the inverse of their spread."""
+    x, g, h = b.input("x", F32, (rows, n)), b.input("g", F32, (n,)), b.input("b", F32, (n,))
     d = b.elementwise([x, mean(b, x)], lambda p, q: call("sub", p, q))
     v = mean(b, d, lambda p: call("mul", p, p))
     r = b.elementwise([v], lambda p: call("div", lit(p, 1), call("sqrt", call("add", p, lit(p, 1e-5)))))

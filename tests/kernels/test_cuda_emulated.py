@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from cuda_cases import CONTRACTIONS, MAPS, REDUCTIONS, Case, Emit, case, ties
-from cuda_run import TARGET, compare, emulate, sample, schedules
+from cuda_cases import (
+    CONTRACTIONS,
+    F16,
+    F32,
+    F64,
+    MAPS,
+    REDUCTIONS,
+    Case,
+    Emit,
+    case,
+    convolution,
+    layernorm_of,
+    product_of,
+    softmax_of,
+    ties,
+)
+from cuda_run import TARGET, allows, compare, emulate, sample, schedules
 
 from autofuse.devices.base import Compiled
 from autofuse.devices.emulated import EmulatedCudaDevice
 from autofuse.errors import LaunchError
+from autofuse.fusion.region import Region, RegionProgram, program_of
+from autofuse.ir.dtype import DType
+from autofuse.ir.graph import ValueId
+from autofuse.ir.stage import Combine
 from autofuse.kernels.base import Family, Lowered, Schedule, Variant
 from autofuse.kernels.contract_cuda import ContractCuda
 from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.reduce_cuda import ReduceCuda
 from autofuse.loops.ir import AsyncWait, Barrier, For, If, Stmt
+from autofuse.ops.builder import Builder
 
 FAMILIES: tuple[tuple[Family, dict[str, Emit]], ...] = (
     (MapCuda(), MAPS),
@@ -51,6 +71,74 @@ def test_text_gives_the_right_numbers_and_compiles_without_spills(
                 for k in compiled:
                     assert isinstance(k, Compiled), f"{v.algorithm} {s.text()} {arch}: {k}"
                     assert s != first or k.resources.spill_bytes == 0, f"{v.algorithm} {s.text()} {arch}"
+
+
+def program(emit: Emit) -> RegionProgram:
+    """All that `emit` adds as one region, without numbers: for shapes too large to run here."""
+    b = Builder()
+    outputs = emit(b)
+    graph = b.graph([(f"y{k}", v) for k, v in enumerate(outputs)])
+    return program_of(graph, Region.of(graph, range(len(graph.nodes)), outputs))
+
+
+def product(m: int, n: int, k: int, dtype: DType = F32) -> Emit:
+    return lambda b: [product_of(b, b.input("x", dtype, (m, k)), b.input("y", dtype, (k, n)), dtype)]
+
+
+def conv(c: int, size: int, out: int, kernel: int, stride: int, groups: int = 1) -> Emit:
+    def emit(b: Builder) -> Sequence[ValueId]:
+        w = b.constant(np.zeros((out, c // groups, kernel, kernel), np.float32))
+        return [convolution(b, b.input("x", F32, (1, c, size, size)), w, stride, kernel // 2, groups)]
+
+    return emit
+
+
+def column_sum(b: Builder) -> Sequence[ValueId]:
+    x = b.input("x", F32, (4096, 1024))
+    return [b.reduce([x], (1024,), (4096,), Combine.SUM, lambda i, r, read: read(0, (r[0], i[0])))]
+
+
+def turned(b: Builder) -> Sequence[ValueId]:
+    x = b.input("x", F32, (16, 512, 1024))
+    return [b.map([x], (16, 1024, 512), lambda i, read: read(0, (i[0], i[2], i[1])))]
+
+
+LARGE: dict[str, Emit] = {
+    "square": product(4096, 4096, 1024),
+    "tails": product(513, 1000, 257),
+    "half": product(2048, 2048, 1024, F16),
+    "double": product(2048, 2048, 1024, F64),
+    "one row": product(1, 4096, 4096),
+    "long sum": product(64, 64, 8192),
+    "conv 3x3": conv(64, 56, 64, 3, 1),
+    "conv 7x7": conv(3, 224, 64, 7, 2),
+    "conv 1x1": conv(256, 28, 512, 1, 1),
+    "depthwise": conv(96, 56, 96, 3, 1, 96),
+    "softmax": lambda b: [softmax_of(b, b.input("x", F32, (16 * 512, 512)))],
+    "softmax of a vocabulary": lambda b: [softmax_of(b, b.input("x", F32, (128, 32000)))],
+    "softmax of a long row": lambda b: [softmax_of(b, b.input("x", F32, (16, 65536)))],
+    "layernorm": lambda b: layernorm_of(b, 4096, 1024),
+    "columns": column_sum,
+    "transpose": turned,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_kernels_of_real_sizes_compile_without_spills(name: str, gpu: EmulatedCudaDevice) -> None:
+    p = program(LARGE[name])
+    found = 0
+    for family, _ in FAMILIES:
+        for v in family.variants(p, TARGET):
+            s = family.heuristic(v, TARGET)
+            assert allows(family, v, s), s.text()
+            kernels = [x.kernel for x in family.lower(v, s, TARGET).launches]
+            for arch, compiled in gpu.nvrtc_check(kernels).items():
+                for k in compiled:
+                    assert isinstance(k, Compiled), f"{v.algorithm} {s.text()} {arch}: {k}"
+                    assert k.resources.spill_bytes == 0, f"{v.algorithm} {s.text()} {arch}"
+                    assert k.resources.shared_bytes <= TARGET.shared_memory
+                    found += 1
+    assert found
 
 
 # ---- what waits for what
