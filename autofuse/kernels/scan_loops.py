@@ -34,6 +34,9 @@ class Writer(ABC):
         self.binding: Binding = bind(variant)
         operands = variant.program.steps[0].operands
         self.inputs = [self.binding.inputs[k].buffer for k in operands]
+        # what nothing reads is no output of the region
+        first = variant.program.first_number[0]
+        self.outputs = {n - first: o.buffer for n, o in zip(variant.program.outputs, self.binding.outputs, strict=True)}
         self.steps, self.batch, self.hidden = self.scan.shapes[0]
         self.dtype = self.scan.dtypes[0].compute
         self.gates = GATE_COUNT[self.scan.cell]
@@ -58,9 +61,10 @@ class Writer(ABC):
             begin += [Alloc(self.rh)]
         flat = ix.add(ix.mul(step, self.batch), b)
         body = self._step(ix.mul(flat, self.width), ix.mul(flat, self.hidden))
-        end = self._write(self.h, self.binding.outputs[1].buffer, row)
-        if self.scan.cell == "LSTM":
-            end += self._write(self.c, self.binding.outputs[2].buffer, row)
+        end: tuple[Stmt, ...] = ()
+        for k, state in ((1, self.h), (2, self.c)):
+            if k in self.outputs:
+                end += self._write(state, self.outputs[k], row)
         return loop(b, LoopKind.GRID, *begin, loop(t, LoopKind.SERIAL, *body), *end)
 
     @abstractmethod
@@ -96,7 +100,8 @@ class Writer(ABC):
 
         def deliver(j: Expr, h: Expr) -> tuple[Stmt, ...]:
             new = var(self.fresh("new"), None, self.dtype)
-            return (Let(new, h), Store(self.h, j, new), Store(self.binding.outputs[0].buffer, ix.add(y, j), new))
+            kept = (Let(new, h), Store(self.h, j, new))
+            return (*kept, Store(self.outputs[0], ix.add(y, j), new)) if 0 in self.outputs else kept
 
         if self.scan.cell == "RNN":
             product = self.product(self.h, 0, n, given)

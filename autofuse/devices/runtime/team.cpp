@@ -1,10 +1,11 @@
 // The host's thread team: it runs all launches of a program in one call.
 //
-// Thread 0 is the caller. All threads walk the list of launches in step, with a barrier where one launch may need what another
-// wrote. A thread that waits spins for a bounded time and then sleeps on a futex, so a team never burns a core that others need for
-// longer than that. The blocks of a launch are dealt out in equal ranges, one a thread: the same thread meets the same part of the
-// data in launch after launch. Who is done takes chunks from the others' ranges, so a thread that lost its core does
-// not hold up the rest. Launches marked serial run on the caller alone, and wake nobody when the whole program is such.
+// The caller is thread 0 and works like the others. A launch is over when all its chunks are done, not when all threads have come:
+// who finishes the last chunk deals out the next launch, so a thread that lost its core holds up nobody unless it lost it in the middle of a
+// chunk. The chunks of a launch are dealt out in equal ranges, one a thread: the same thread meets the same part of the data in launch
+// after launch. Who is done takes chunks from the others' ranges. Launches marked serial are run at once by whoever finished the one before,
+// and wake nobody when the whole program is such. A thread that waits spins for a bounded time and then sleeps on a
+// futex, so a team never burns a core that others need for longer than that.
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -32,10 +33,13 @@ struct Program {
 
 enum { kMaxThreads = 256, kLine = 64 };
 
+// Chunks of one launch, for one thread to begin with. `state` is the launch's number (upper half) and the next chunk (lower half): a chunk is
+// claimed by exchanging both at once, so that a thread that slept through launches cannot claim from a range dealt anew.
 struct alignas(kLine) Range {
-  int64_t next;
-  int64_t end;
+  uint64_t state;
+  uint64_t end;
 };
+constexpr uint64_t kClosed = 0xffffffff;
 
 struct alignas(kLine) Gate {  // a generation that threads wait to change
   uint32_t generation;
@@ -45,19 +49,25 @@ struct alignas(kLine) Gate {  // a generation that threads wait to change
 struct Team {
   int threads;
   int64_t spin_ns;
-  int closing;
-  Gate start;
-  Gate step;
-  alignas(kLine) int32_t arrived;
-  alignas(kLine) Range ranges[2][kMaxThreads];
+  Gate gate;
+  alignas(kLine) int64_t done;  // chunks of the launch under way that are finished
+  alignas(kLine) Range ranges[kMaxThreads];
   char* scratch[kMaxThreads];
   int64_t scratch_bytes;
-  const Program* program;
-  int repeats;
-  int64_t* whole;
-  int64_t* stamps;
+  int closing;
   pthread_t handles[kMaxThreads];
   int started;
+  // what the thread that deals out launches alone changes
+  alignas(kLine) const Program* program;
+  int64_t launch;
+  int64_t chunks;
+  uint64_t number;  // of the launch, over all programs
+  int64_t launched;
+  int64_t begun;
+  int repeat, repeats;
+  int64_t* whole;
+  int64_t* stamps;
+  int finished;
 };
 
 static int64_t now() {
@@ -97,64 +107,75 @@ static void wait_gate(Gate* g, uint32_t seen, int64_t spin_ns) {
   __atomic_fetch_sub(&g->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
-static void barrier(Team* t) {
-  const uint32_t seen = __atomic_load_n(&t->step.generation, __ATOMIC_ACQUIRE);
-  if (__atomic_add_fetch(&t->arrived, 1, __ATOMIC_ACQ_REL) == t->threads) {
-    __atomic_store_n(&t->arrived, 0, __ATOMIC_RELAXED);
-    open_gate(&t->step);
-  } else {
-    wait_gate(&t->step, seen, t->spin_ns);
-  }
-}
-
-static void run_shared(Team* t, const Launch* l, Range* ranges, int self) {
+// Deal out a launch that threads share. A range is closed while its end changes.
+static void deal(Team* t, const Launch* l) {
+  t->chunks = (l->grid + l->chunk - 1) / l->chunk;
+  t->done = 0;
+  const uint64_t number = ++t->number << 32;
   for (int k = 0; k < t->threads; ++k) {
-    Range* r = &ranges[(self + k) % t->threads];
-    const int64_t end = r->end;
-    while (__atomic_load_n(&r->next, __ATOMIC_RELAXED) < end) {
-      const int64_t begin = __atomic_fetch_add(&r->next, l->chunk, __ATOMIC_RELAXED);
-      if (begin >= end) break;
-      l->kernel(l->args, begin, begin + l->chunk < end ? begin + l->chunk : end, t->scratch[self]);
+    Range* r = &t->ranges[k];
+    __atomic_store_n(&r->state, number | kClosed, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&r->end, (uint64_t)(t->chunks * (k + 1) / t->threads), __ATOMIC_RELEASE);
+  }
+  for (int k = 0; k < t->threads; ++k)
+    __atomic_store_n(&t->ranges[k].state, number | (uint64_t)(t->chunks * k / t->threads), __ATOMIC_RELEASE);
+  open_gate(&t->gate);
+}
+
+// Go on from a launch that is over: run serial launches here, deal out the next shared one, or end the run.
+static void advance(Team* t, int self) {
+  const Program* p = t->program;
+  for (;;) {
+    if (++t->launch >= p->count) {
+      const int64_t time = t->whole ? now() : 0;
+      if (t->whole) t->whole[t->repeat] = time - t->begun;
+      if (++t->repeat == t->repeats) {
+        __atomic_store_n(&t->finished, 1, __ATOMIC_RELEASE);
+        open_gate(&t->gate);
+        return;
+      }
+      t->begun = time;
+      t->launch = 0;
     }
+    const Launch* l = &p->launches[t->launch];
+    t->launched = t->stamps ? now() : 0;
+    if (!l->serial && l->grid > 0) {
+      deal(t, l);
+      return;
+    }
+    if (l->grid > 0) l->kernel(l->args, 0, l->grid, t->scratch[self]);
+    if (t->stamps) t->stamps[t->repeat * p->count + t->launch] = now() - t->launched;
   }
 }
 
-static void deal(Team* t, const Launch* l, Range* ranges, int self) {
-  ranges[self].next = l->grid * self / t->threads;
-  ranges[self].end = l->grid * (self + 1) / t->threads;
-}
-
-// The next launch at or after i that all threads share; count where there is none.
-static int64_t next_shared(const Program* p, int64_t i) {
-  while (i < p->count && p->launches[i].serial) ++i;
-  return i;
-}
-
-// One run by one thread. Ranges of a launch are dealt while another set is in use: before the first barrier that precedes it.
-static void run_program(Team* t, const Program* p, int self, int64_t* stamps) {
-  int parity = 0;
-  int64_t shared = next_shared(p, 0);
-  if (shared < p->count) {
-    deal(t, &p->launches[shared], t->ranges[parity], self);
-    if (shared == 0) barrier(t);  // else the barrier after the serial launches before it will do
+// Claim the next chunk of a range; -1 where none is left.
+static int64_t claim(Range* r) {
+  uint64_t state = __atomic_load_n(&r->state, __ATOMIC_ACQUIRE);
+  for (;;) {
+    const uint64_t next = state & kClosed;
+    if (next >= __atomic_load_n(&r->end, __ATOMIC_ACQUIRE)) return -1;
+    if (__atomic_compare_exchange_n(&r->state, &state, state + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return (int64_t)next;
   }
-  for (int64_t i = 0; i < p->count; ++i) {
-    const Launch* l = &p->launches[i];
-    if (l->serial) {
-      if (self != 0) continue;
-      const int64_t before = stamps ? now() : 0;
-      if (l->grid > 0) l->kernel(l->args, 0, l->grid, t->scratch[0]);
-      if (stamps) stamps[i] = now() - before;
+}
+
+// Work on the launch under way, and on those that follow from it, while there is something to claim.
+static void take_part(Team* t, int self) {
+  for (int k = 0; k < t->threads;) {
+    const int64_t chunk = claim(&t->ranges[(self + k) % t->threads]);
+    if (chunk < 0) {
+      ++k;
       continue;
     }
-    if (i > 0 && p->launches[i - 1].serial) barrier(t);  // wait for what the caller wrote alone
-    const int64_t before = stamps && self == 0 ? now() : 0;
-    run_shared(t, l, t->ranges[parity], self);
-    shared = next_shared(p, i + 1);
-    parity ^= 1;
-    if (shared < p->count) deal(t, &p->launches[shared], t->ranges[parity], self);
-    barrier(t);
-    if (stamps && self == 0) stamps[i] = now() - before;
+    // until this chunk is done the launch is not over, and nothing of it changes
+    const Launch* l = &t->program->launches[t->launch];
+    const int64_t chunks = t->chunks;
+    const int64_t begin = chunk * l->chunk, end = begin + l->chunk < l->grid ? begin + l->chunk : l->grid;
+    l->kernel(l->args, begin, end, t->scratch[self]);
+    if (__atomic_add_fetch(&t->done, 1, __ATOMIC_ACQ_REL) == chunks) {
+      if (t->stamps) t->stamps[t->repeat * t->program->count + t->launch] = now() - t->launched;
+      advance(t, self);
+      k = 0;
+    }
   }
 }
 
@@ -170,22 +191,24 @@ static void run_alone(Team* t, const Program* p, int64_t* stamps) {
 struct Worker {
   Team* team;
   int self;
-  uint32_t seen;
 };
 
 static void* work(void* data) {
-  Worker w = *(Worker*)data;
+  const Worker w = *(Worker*)data;
   free(data);
   Team* t = w.team;
   for (;;) {
-    wait_gate(&t->start, w.seen, t->spin_ns);
-    ++w.seen;
+    const uint32_t seen = __atomic_load_n(&t->gate.generation, __ATOMIC_ACQUIRE);
     if (__atomic_load_n(&t->closing, __ATOMIC_ACQUIRE)) return nullptr;
-    const Program* p = t->program;
-    const int repeats = t->repeats;
-    for (int r = 0; r < repeats; ++r) run_program(t, p, w.self, nullptr);
-    barrier(t);  // nobody may start the next call while another is still in this one
+    take_part(t, w.self);
+    wait_gate(&t->gate, seen, t->spin_ns);
   }
+}
+
+static int is_shared(const Program* p) {
+  for (int64_t i = 0; i < p->count; ++i)
+    if (!p->launches[i].serial && p->launches[i].grid > 0) return 1;
+  return 0;
 }
 
 extern "C" {
@@ -204,7 +227,7 @@ __attribute__((visibility("default"))) Team* af_team_create(int threads, int64_t
 
 __attribute__((visibility("default"))) void af_team_close(Team* t) {
   __atomic_store_n(&t->closing, 1, __ATOMIC_RELEASE);
-  open_gate(&t->start);
+  open_gate(&t->gate);
   for (int k = 1; k <= t->started; ++k) pthread_join(t->handles[k], nullptr);
   for (int k = 0; k < t->threads; ++k) free(t->scratch[k]);
   free(t);
@@ -227,31 +250,40 @@ __attribute__((visibility("default"))) int af_team_scratch(Team* t, int64_t byte
 // Run a program `repeats` times. whole: nanoseconds of each run, or null. stamps: nanoseconds of each launch of each run, or
 // null. 0: done, 1: a thread could not be started.
 __attribute__((visibility("default"))) int af_run(Team* t, const Program* p, int repeats, int64_t* whole, int64_t* stamps) {
-  const int together = t->threads > 1 && next_shared(p, 0) < p->count;
-  if (together) {
-    while (t->started < t->threads - 1) {
-      Worker* w = (Worker*)malloc(sizeof(Worker));
-      if (!w) return 1;
-      *w = Worker{t, t->started + 1, __atomic_load_n(&t->start.generation, __ATOMIC_ACQUIRE)};
-      if (pthread_create(&t->handles[t->started + 1], nullptr, work, w) != 0) {
-        free(w);
-        return 1;
-      }
-      ++t->started;
+  if (t->threads == 1 || !is_shared(p)) {
+    for (int r = 0; r < repeats; ++r) {
+      const int64_t before = whole ? now() : 0;
+      run_alone(t, p, stamps ? stamps + r * p->count : nullptr);
+      if (whole) whole[r] = now() - before;
     }
-    t->program = p;
-    t->repeats = repeats;
-    open_gate(&t->start);
+    return 0;
   }
-  for (int r = 0; r < repeats; ++r) {
-    int64_t* row = stamps ? stamps + r * p->count : nullptr;
-    const int64_t before = whole ? now() : 0;
-    if (together) run_program(t, p, 0, row);
-    else run_alone(t, p, row);
-    if (whole) whole[r] = now() - before;
+  while (t->started < t->threads - 1) {
+    Worker* w = (Worker*)malloc(sizeof(Worker));
+    if (!w) return 1;
+    *w = Worker{t, t->started + 1};
+    if (pthread_create(&t->handles[t->started + 1], nullptr, work, w) != 0) {
+      free(w);
+      return 1;
+    }
+    ++t->started;
   }
-  if (together) barrier(t);
-  return 0;
+  if (repeats < 1) return 0;
+  t->program = p;
+  t->launch = -1;
+  t->repeat = 0;
+  t->repeats = repeats;
+  t->whole = whole;
+  t->stamps = stamps;
+  t->finished = 0;
+  t->begun = whole ? now() : 0;
+  advance(t, 0);
+  for (;;) {
+    const uint32_t seen = __atomic_load_n(&t->gate.generation, __ATOMIC_ACQUIRE);
+    take_part(t, 0);
+    if (__atomic_load_n(&t->finished, __ATOMIC_ACQUIRE)) return 0;
+    wait_gate(&t->gate, seen, t->spin_ns);
+  }
 }
 
 // Open a library and find its kernel; null on failure, with the reason in `message`.
