@@ -51,10 +51,6 @@ def with_plain_power(e: Apply) -> Expr:
         case -1:
             return apply("div", (one, x), e.dtype)
         case 0.5:
-            # the power of -0 is +0, and that of -inf is +inf
-            inf = const(float("inf"), e.dtype)
-            low = apply("eq", (x, const(float("-inf"), e.dtype)), DType.BOOL)
-            root = apply("sqrt", (apply("add", (x, const(0.0, e.dtype)), e.dtype),), e.dtype)
-            return apply("select", (low, inf, root), e.dtype)
+            return apply("sqrt", (x,), e.dtype)  # as numpy has it: C's pow differs for -0 and -inf only
         case _:
             return e

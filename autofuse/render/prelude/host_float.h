@@ -79,7 +79,7 @@ template <class F> AF F af_tanh32(F x) {
   F q = AF_C(1.19825839466702e-06f) * s + AF_C(1.18534705686654e-04f);
   q = q * s + AF_C(2.26843463243900e-03f);
   q = q * s + AF_C(4.89352518554385e-03f);
-  const F r = c * p / q;
+  const F r = c * (p / q);  // c * p would lose bits of tiny arguments
   // the quotient may pass 1 by a unit
   const F one = AF_C(1.0f);
   const F bounded = one < r ? one : r;
@@ -102,7 +102,7 @@ template <class F> AF F af_erf32(F x) {
   q = q * s + AF_C(-1.68282697438203e-03f);
   q = q * s + AF_C(-7.37332916720468e-03f);
   q = q * s + AF_C(-1.42647390514189e-02f);
-  const F r = c * p / q;
+  const F r = c * (p / q);  // c * p would lose bits of tiny arguments
   const F one = AF_C(1.0f);
   const F bounded = one < r ? one : r;
   return -one > bounded ? -one : bounded;

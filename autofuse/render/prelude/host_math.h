@@ -45,7 +45,7 @@ template <class V> AF V af_abs(V x) {
 template <class V> AF V af_sign(V x) {
   typedef af_element<V> T;
   const V zero = af_splat<V>(T(0)), one = af_splat<V>(T(1)), minus = af_splat<V>(T(-1));
-  if constexpr (af_kind<T>::is_signed) return x > zero ? one : x < zero ? minus : x;
+  if constexpr (af_kind<T>::is_signed) return x > zero ? one : x < zero ? minus : x == zero ? zero : x;  // NaN stays
   else return x > zero ? one : zero;
 }
 
