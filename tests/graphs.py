@@ -38,8 +38,19 @@ class GraphMaker:
 
     def step(self) -> None:
         moves: list[Callable[[], ValueId]] = [
-            self.unary, self.unary, self.binary, self.binary, self.softmax, self.normalise, self.reduce, self.matmul,
-            self.transpose, self.reshape, self.concat, self.slice, self.broadcast,
+            self.unary,
+            self.unary,
+            self.binary,
+            self.binary,
+            self.softmax,
+            self.normalise,
+            self.reduce,
+            self.matmul,
+            self.transpose,
+            self.reshape,
+            self.concat,
+            self.slice,
+            self.broadcast,
         ]
         self.b.origin = len(self.b.nodes)
         self.b.op = "step"
@@ -120,7 +131,11 @@ class GraphMaker:
         axes = sorted(self.rng.sample(range(len(shape)), self.rng.randint(1, len(shape))))
         keep = self.rng.random() < 0.7
         combine = self.rng.choice([Combine.MAX, Combine.MIN, Combine.SUM])
-        out = tuple(1 if k in axes else n for k, n in enumerate(shape)) if keep else tuple(n for k, n in enumerate(shape) if k not in axes)
+        out = (
+            tuple(1 if k in axes else n for k, n in enumerate(shape))
+            if keep
+            else tuple(n for k, n in enumerate(shape) if k not in axes)
+        )
         free = [k for k in range(len(shape)) if k not in axes]
 
         def at(i, r, read):  # type: ignore[no-untyped-def]
@@ -141,7 +156,10 @@ class GraphMaker:
         k, n = shape[-1], self.rng.choice([1, 3, 16, 20, 33])
         w = self.weights((k, n))
         return b.reduce(
-            [x, w], (*shape[:-1], n), (k,), Combine.SUM,
+            [x, w],
+            (*shape[:-1], n),
+            (k,),
+            Combine.SUM,
             lambda i, r, read: call("mul", read(0, [*i[:-1], r[0]]), read(1, [r[0], i[-1]])),
         )
 
@@ -151,7 +169,9 @@ class GraphMaker:
         order = list(range(len(shape)))
         self.rng.shuffle(order)
         inverse = [order.index(k) for k in range(len(shape))]
-        return b.map([x], [shape[k] for k in order], lambda i, read: read(0, [i[inverse[k]] for k in range(len(shape))]))
+        return b.map(
+            [x], [shape[k] for k in order], lambda i, read: read(0, [i[inverse[k]] for k in range(len(shape))])
+        )
 
     def reshape(self) -> ValueId:
         b, x = self.b, self.pick()
@@ -169,8 +189,12 @@ class GraphMaker:
         if not shape:
             return self.unary()
         axis = self.rng.randrange(len(shape))
-        fitting = [v for v in self.live if len(b.shape(v)) == len(shape) and all(
-            m == n for k, (m, n) in enumerate(zip(b.shape(v), shape, strict=True)) if k != axis)]
+        fitting = [
+            v
+            for v in self.live
+            if len(b.shape(v)) == len(shape)
+            and all(m == n for k, (m, n) in enumerate(zip(b.shape(v), shape, strict=True)) if k != axis)
+        ]
         y = self.rng.choice(fitting)
         first = shape[axis]
         out = tuple(n + (b.shape(y)[axis] if k == axis else 0) for k, n in enumerate(shape))

@@ -21,8 +21,8 @@ from autofuse.ir.graph import Graph
 from autofuse.ir.stage import Combine, Kind
 from autofuse.ops.builder import Builder
 from tests.graphs import random_graph
-from tests.traps import would_be_cycle
 from tests.targets import HOST
+from tests.traps import would_be_cycle
 
 F32 = DType.FLOAT32
 
@@ -154,7 +154,7 @@ def test_the_verifier_can_fail() -> None:
     with pytest.raises(VerificationError, match="delivered by no region"):
         verify_partition(graph, Partition(good.regions[:-1]), HOST)
     illegal = Region.of(graph, [0, 2])
-    with pytest.raises(VerificationError, match="before any|illegal"):
+    with pytest.raises(VerificationError, match=r"before any|illegal"):
         verify_partition(graph, Partition((illegal, *good.regions)), HOST)
 
 

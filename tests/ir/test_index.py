@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autofuse.ir import index as ix
-from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, const, load, to_text, var, walk
 from autofuse.ir.dtype import DType
+from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, const, load, to_text, var, walk
 from autofuse.ops.evaluate import evaluate_expr
 
 I, J, K = var("i", 5), var("j", 3), var("k", 4)
@@ -33,7 +33,9 @@ def grow(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return st.one_of(
         st.tuples(st.sampled_from(["add", "sub", "minimum", "maximum"]), pair).map(lambda t: apply(t[0], t[1], INDEX)),
         st.tuples(children, st.integers(-4, 6).map(const)).map(lambda t: apply("mul", t, INDEX)),
-        st.tuples(st.sampled_from(["floor_div", "floor_mod"]), children, positive).map(lambda t: apply(t[0], (t[1], t[2]), INDEX)),
+        st.tuples(st.sampled_from(["floor_div", "floor_mod"]), children, positive).map(
+            lambda t: apply(t[0], (t[1], t[2]), INDEX)
+        ),
     )
 
 
