@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,9 +80,18 @@ def styled() -> Iterator[None]:
         yield
 
 
+class Plot(Figure):
+    """A figure that notebooks show by themselves, whatever backend pyplot has."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
+
+
 def new_figure(width: float = 6.2, height: float = 4.1) -> tuple[Figure, Axes]:
     """A figure of its own, unknown to pyplot: no window opens and nothing has to be closed."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Plot(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()
 
