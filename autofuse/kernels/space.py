@@ -8,12 +8,11 @@ never evaluated as Python.
 from __future__ import annotations
 
 import ast
-import itertools
 import operator
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from autofuse.errors import SearchSpaceError
@@ -35,6 +34,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Choice, Choice], bool]] = {
     ast.NotEq: operator.ne,
 }
 _CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max}
+Evaluator = Callable[[Mapping[str, Choice]], Choice]
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,19 @@ class Constraint:
     text: str
     tree: ast.expr
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name that the expression uses (min and max aside)."""
+        calls = {id(n.func) for n in ast.walk(self.tree) if isinstance(n, ast.Call)}
+        return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in calls)
+
+    @cached_property
+    def _value(self) -> Evaluator:
+        return _evaluator(self.tree, self.name)
+
     def holds(self, values: Mapping[str, Choice]) -> bool:
         """Evaluate; an unknown name is a SearchSpaceError naming what is known."""
-        return bool(_evaluate(self.tree, values, self.name))
+        return bool(self._value(values))
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,27 @@ class Space:
     constraints: tuple[Constraint, ...]
 
     def schedules(self, facts: Mapping[str, Choice]) -> Iterator[Schedule]:
-        """All combinations that satisfy every constraint, in the file's order. `facts` are the names besides the choices."""
+        """All combinations that satisfy every constraint, in the file's order. `facts` are the names besides the choices.
+
+        A constraint is asked as soon as the choices that it names are made, so most of a large product is never visited.
+        """
         names = [n for n, _ in self.choices]
-        for combination in itertools.product(*(c for _, c in self.choices)):
-            values = dict(zip(names, combination, strict=True))
-            if all(c.holds({**facts, **values}) for c in self.constraints):
-                yield Schedule.of(values)
+        due: list[list[Constraint]] = [[] for _ in range(len(names) + 1)]
+        for c in self.constraints:
+            due[max((names.index(n) + 1 for n in c.names if n in names), default=0)].append(c)
+        values: dict[str, Choice] = dict(facts)
+
+        def extend(depth: int) -> Iterator[Schedule]:
+            if not all(c.holds(values) for c in due[depth]):
+                return
+            if depth == len(names):
+                yield Schedule.of({n: values[n] for n in names})
+                return
+            for value in self.choices[depth][1]:
+                values[names[depth]] = value
+                yield from extend(depth + 1)
+
+        yield from extend(0)
 
 
 @dataclass(frozen=True)
@@ -186,33 +211,46 @@ def _check(node: ast.expr, where: str) -> None:
         _check(p, where)
 
 
-def _evaluate(node: ast.expr, values: Mapping[str, Choice], where: str) -> Choice:
-    def number(n: ast.expr) -> int:
-        return int(_evaluate(n, values, where))
-
+def _evaluator(node: ast.expr, where: str) -> Evaluator:
+    """A checked expression as a function of the names' values: large spaces ask it hundreds of thousands of times."""
     match node:
-        case ast.Constant(value=int() | str() as value):
-            return value
+        case ast.Constant(value=int() | str() as constant):
+            return lambda values: constant
         case ast.Name(id=name):
-            if name not in values:
-                known = ", ".join(sorted(values))
-                raise SearchSpaceError(f"constraint {where!r} uses the unknown name {name!r}; known are: {known}")
-            return values[name]
+            return lambda values: _look_up(values, name, where)
         case ast.BinOp(left=a, op=op, right=b):
-            return _BINARY[type(op)](number(a), number(b))
+            left, right, arithmetic = _evaluator(a, where), _evaluator(b, where), _BINARY[type(op)]
+            return lambda values: arithmetic(int(left(values)), int(right(values)))
         case ast.Compare(left=a, ops=ops, comparators=rest):
-            operands = [_evaluate(n, values, where) for n in (a, *rest)]
-            pairs = zip(ops, operands, operands[1:], strict=False)
-            return int(all(_COMPARE[type(o)](x, y) for o, x, y in pairs))
+            operands = [_evaluator(n, where) for n in (a, *rest)]
+            tests = [_COMPARE[type(o)] for o in ops]
+            return lambda values: _chained(tests, [f(values) for f in operands])
         case ast.BoolOp(op=ast.And(), values=parts):
-            return int(all(_evaluate(n, values, where) for n in parts))
+            every = [_evaluator(n, where) for n in parts]
+            return lambda values: int(all(f(values) for f in every))
         case ast.BoolOp(values=parts):
-            return int(any(_evaluate(n, values, where) for n in parts))
+            some = [_evaluator(n, where) for n in parts]
+            return lambda values: int(any(f(values) for f in some))
         case ast.UnaryOp(op=ast.Not(), operand=a):
-            return int(not _evaluate(a, values, where))
+            inner = _evaluator(a, where)
+            return lambda values: int(not inner(values))
         case ast.UnaryOp(operand=a):
-            return -number(a)
+            inner = _evaluator(a, where)
+            return lambda values: -int(inner(values))
         case ast.Call(func=ast.Name(id=fn), args=parts):
-            return _CALLS[fn](*(number(n) for n in parts))
+            arguments, call = [_evaluator(n, where) for n in parts], _CALLS[fn]
+            return lambda values: call(*(int(f(values)) for f in arguments))
         case _:
             raise SearchSpaceError(f"constraint {where!r}: {ast.unparse(node)!r} is not allowed")
+
+
+def _look_up(values: Mapping[str, Choice], name: str, where: str) -> Choice:
+    found = values.get(name)
+    if found is None:
+        known = ", ".join(sorted(values))
+        raise SearchSpaceError(f"constraint {where!r} uses the unknown name {name!r}; known are: {known}")
+    return found
+
+
+def _chained(tests: Sequence[Callable[[Choice, Choice], bool]], operands: Sequence[Choice]) -> int:
+    return int(all(t(x, y) for t, x, y in zip(tests, operands, operands[1:], strict=False)))
