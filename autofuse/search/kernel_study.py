@@ -23,12 +23,15 @@ from autofuse.measure.bench import Bench, Choice, layouts_text
 from autofuse.measure.racing import compare
 from autofuse.measure.result import Measurement, Status
 from autofuse.search.schedule_sampler import ScheduleSampler
+from autofuse.search.tables import Table
 
 SMALL_SPACE = 24
 """Spaces up to this many candidates are tried whole."""
-MOST_SCHEDULES = 4096
+MOST_SCHEDULES = 20_000
 """Schedules of one variant that are looked at."""
 BATCH = 6
+NEAR = 1.5
+"""Schedules are searched for variants within this factor of the best."""
 HOPELESS = 4.0
 """A variant whose estimate is this many times the best measured time is left out."""
 MOST_TRIALS = 160
@@ -50,11 +53,12 @@ class KernelStudy:
     program: RegionProgram
     constants: Mapping[int, np.ndarray]
     variants: tuple[Variant, ...]
-    spaces: dict[str, tuple[Schedule, ...]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
     tried: dict[tuple[str, str], Tried] = field(default_factory=dict)
     best: dict[str, Tried] = field(default_factory=dict)
     """The best of each variant, by its key."""
     leader: Tried | None = None
+    keys: dict[int, tuple[Variant, str]] = field(default_factory=dict)
     batches: int = 0
     closed: bool = False
     seeds: list[Choice] | None = None
@@ -66,11 +70,19 @@ class KernelStudy:
         return self.leader.measurement.seconds if self.leader is not None else float("inf")
 
     def has(self, choice: Choice) -> bool:
-        return _identity(choice) in self.tried
+        return self.identity(choice) in self.tried
 
+    def key(self, v: Variant) -> str:
+        """The variant's key, remembered by identity: it is a long text, and asked for often."""
+        found = self.keys.get(id(v))
+        if found is not None and found[0] is v:
+            return found[1]
+        self.keys[id(v)] = (v, v.key)
+        return v.key
 
-def _identity(choice: Choice) -> tuple[str, str]:
-    return choice[0].key, choice[1].text()
+    def identity(self, choice: Choice) -> tuple[str, str]:
+        """What tells a candidate from the others of its study."""
+        return self.key(choice[0]), choice[1].text()
 
 
 def _no_constants(program: RegionProgram) -> Mapping[int, np.ndarray]:
@@ -99,7 +111,7 @@ class KernelStudies:
         self._sampler = sampler
         self.studies: dict[str, KernelStudy] = {}
         self._options: dict[str, list[Option]] = {}
-        self._estimates: dict[tuple[str, str], float] = {}
+        self._estimates: dict[int, tuple[Variant, float]] = {}
 
     # ---- what assignments see
 
@@ -134,10 +146,10 @@ class KernelStudies:
             ratios[name] = min(ratio, ratios.get(name, ratio))
         failed = {key for key, _ in study.tried if key not in study.best and self._is_broken(study, key)}
         for v in study.variants:
-            best = study.best.get(v.key)
+            best = study.best.get(study.key(v))
             if best is not None:
                 out.append(Option(v, best.choice[1], best.measurement.seconds, True))
-            elif v.key not in failed:
+            elif study.key(v) not in failed:
                 # Estimates are hopeful. Unscaled, whatever was not measured would look better than what was.
                 scale = ratios.get((v.family, v.algorithm), max(1.0, self._usual(v.family, v.algorithm)))
                 out.append(Option(v, self._heuristic(v), self.estimate(v) * scale))
@@ -160,10 +172,10 @@ class KernelStudies:
 
     def estimate(self, v: Variant) -> float:
         """Seconds by arithmetic, bytes and a launch."""
-        key = (v.key, v.algorithm)
-        if key not in self._estimates:
-            self._estimates[key] = max(estimate(v, self.target, self.bench.threads), 1e-9)
-        return self._estimates[key]
+        found = self._estimates.get(id(v))
+        if found is None or found[0] is not v:
+            found = self._estimates[id(v)] = (v, max(estimate(v, self.target, self.bench.threads), 1e-9))
+        return found[1]
 
     def _heuristic(self, v: Variant) -> Schedule:
         return family(v.family).heuristic(v, self.target)
@@ -200,10 +212,13 @@ class KernelStudies:
         return True
 
     def _keep(self, study: KernelStudy, tried: Tried) -> None:
-        study.tried[_identity(tried.choice)] = tried
+        study.tried[study.identity(tried.choice)] = tried
+        table = study.tables.get(study.key(tried.choice[0]))
+        if table is not None:
+            table.close(tried.choice[1])
         if not tried.measurement.ok:
             return
-        key = tried.choice[0].key
+        key = study.key(tried.choice[0])
         old = study.best.get(key)
         if old is None or old.choice == tried.choice or tried.measurement.seconds < old.measurement.seconds:
             study.best[key] = tried
@@ -236,11 +251,13 @@ class KernelStudies:
             add((v, self._heuristic(v)))
         if len(out) == batch or len(study.tried) >= MOST_TRIALS or (only is not None and out):
             return out
-        rest = [c for c in self._all(study, only) if not study.has(c) and c not in out]
-        if len(rest) <= SMALL_SPACE:
-            out += rest[: batch - len(out)]
-            return out
-        return self._sampled(study, rest, out, batch)
+        tables = self._near(study, only)
+        for v, schedule in out:
+            self._table(study, v).close(schedule)
+        if sum(t.left for t in tables) <= SMALL_SPACE:
+            rest = [(t.variant, s) for t in tables for s in t.untried()]
+            return out + rest[: batch - len(out)]
+        return self._sampled(study, tables, out, batch)
 
     def _seeds(self, study: KernelStudy) -> list[Choice]:
         """What earlier tunes found to be fastest, the best first."""
@@ -250,36 +267,41 @@ class KernelStudies:
             for m in known[:BATCH]:
                 for v in study.variants:
                     if (v.family, v.algorithm, layouts_text(v)) == (m.family, m.algorithm, m.layouts):
-                        study.seeds += [(v, s) for s in self._schedules(study, v) if s.text() == m.schedule]
+                        schedule = self._table(study, v).named(m.schedule)
+                        if schedule is not None:
+                            study.seeds.append((v, schedule))
         return study.seeds
 
     def _worthwhile(self, study: KernelStudy) -> list[Variant]:
         """The variants that may still win, the likeliest first."""
         limit = HOPELESS * study.seconds
-        usable = [v for v in study.variants if self.estimate(v) <= limit and not self._is_broken(study, v.key)]
-        return sorted(usable, key=lambda v: (self._guess(study, v), v.key))
+        usable = [v for v in study.variants if self.estimate(v) <= limit and not self._is_broken(study, study.key(v))]
+        return sorted(usable, key=lambda v: (self._guess(study, v), study.key(v)))
 
     def _guess(self, study: KernelStudy, v: Variant) -> float:
-        best = study.best.get(v.key)
+        best = study.best.get(study.key(v))
         return best.measurement.seconds if best is not None else self.estimate(v)
 
-    def _schedules(self, study: KernelStudy, v: Variant) -> tuple[Schedule, ...]:
-        found = study.spaces.get(v.key)
+    def _table(self, study: KernelStudy, v: Variant) -> Table:
+        key = study.key(v)
+        found = study.tables.get(key)
         if found is None:
-            every = schedules(v, self.target, self.spaces)
-            found = study.spaces[v.key] = tuple(itertools.islice(every, MOST_SCHEDULES))
+            every = itertools.islice(schedules(v, self.target, self.spaces), MOST_SCHEDULES)
+            found = study.tables[key] = Table(v, tuple(every), self.spaces.of(v.family).choices)
+            for tried in study.tried.values():
+                if tried.choice[0] is v or tried.choice[0] == v:
+                    found.close(tried.choice[1])
         return found
 
-    def _all(self, study: KernelStudy, only: Variant | None) -> list[Choice]:
-        """All candidates of the variants that are near the best, best variant first."""
-        near = [v for v in self._worthwhile(study) if self._guess(study, v) <= 1.5 * study.seconds]
-        chosen = [only] if only is not None else near
-        return [(v, s) for v in chosen for s in self._schedules(study, v)]
+    def _near(self, study: KernelStudy, only: Variant | None) -> list[Table]:
+        """The candidates of the variants that are near the best, the best variant first."""
+        near = [v for v in self._worthwhile(study) if self._guess(study, v) <= NEAR * study.seconds]
+        return [self._table(study, v) for v in ([only] if only is not None else near)]
 
-    def _sampled(self, study: KernelStudy, rest: list[Choice], out: list[Choice], batch: int) -> list[Choice]:
+    def _sampled(self, study: KernelStudy, tables: list[Table], out: list[Choice], batch: int) -> list[Choice]:
         """Fill the batch with what Optuna proposes."""
         if study.sampler is None:
             study.sampler = ScheduleSampler(study.variants, self.spaces, self._sampler, self.seed)
             for tried in study.tried.values():
                 study.sampler.tell(tried.choice, tried.measurement.seconds)
-        return out + study.sampler.ask(rest, batch - len(out))
+        return out + study.sampler.ask(tables, batch - len(out))

@@ -141,16 +141,16 @@ class OptunaPlanSampler:
 
 
 def _sampler(kind: str, seed: int) -> optuna.samplers.BaseSampler:
-    match kind:
-        case "nsga2":
-            return optuna.samplers.NSGAIISampler(population_size=16, seed=seed)
-        case "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        case "brute-force":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        match kind:
+            case "nsga2":
+                return optuna.samplers.NSGAIISampler(population_size=16, seed=seed)
+            case "random":
+                return optuna.samplers.RandomSampler(seed=seed)
+            case "brute-force":
                 return optuna.samplers.BruteForceSampler(seed=seed)
-        case _:
-            return optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=_STARTUP, multivariate=True, constant_liar=True
-            )
+            case _:
+                return optuna.samplers.TPESampler(
+                    seed=seed, n_startup_trials=_STARTUP, multivariate=True, constant_liar=True
+                )

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial, TrialState, create_trial
 
 from autofuse.errors import UsageError
 from autofuse.kernels.base import Choice as Value
-from autofuse.kernels.base import Variant
+from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.space import Spaces
 from autofuse.measure.bench import Choice, layouts_text
+from autofuse.search.tables import Table
 
 KINDS = ("tpe", "random")
 _STARTUP = 8
-_OTHER_VARIANT = 100.0
 
 
 def make_sampler(kind: str, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of schedules by name; the plan level's other samplers use TPE below."""
     if kind == "random":
         return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(
-        seed=seed, n_startup_trials=_STARTUP, multivariate=True, group=True, constant_liar=True
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=_STARTUP, multivariate=True, group=True, constant_liar=True
+        )
 
 
 def variant_label(v: Variant) -> str:
@@ -62,50 +66,41 @@ class ScheduleSampler:
     """Proposes candidates and learns from their times."""
 
     def __init__(self, variants: Sequence[Variant], spaces: Spaces, kind: str, seed: int) -> None:
-        self._variants = {variant_label(v): v for v in variants}
         self._known = distributions(variants, spaces)
         self._study = optuna.create_study(sampler=make_sampler(kind, seed), direction="minimize")
-        self._pending: dict[Choice, Trial] = {}
+        self._pending: dict[tuple[str, str], Trial] = {}
         self._worst = 0.0
 
-    def ask(self, rest: Sequence[Choice], count: int) -> list[Choice]:
-        """Up to `count` of the candidates `rest`."""
-        left = list(rest)
+    def ask(self, tables: Sequence[Table], count: int) -> list[Choice]:
+        """Up to `count` untried candidates of the tables; they are marked as tried. What Optuna wishes for is moved to the nearest of them."""
+        labels = {variant_label(t.variant): t for t in tables}
         out: list[Choice] = []
-        for _ in range(min(count, len(left))):
+        while len(out) < count:
+            left = [t for t in tables if t.left]
+            if not left:
+                break
             trial = self._study.ask()
-            choice = self._nearest(trial, left)
-            self._pending[choice] = trial
-            left.remove(choice)
-            out.append(choice)
+            wished = labels.get(str(trial.suggest_categorical("variant", self._known["variant"].choices)))
+            table = wished if wished is not None and wished.left else left[0]
+            prefix = f"{table.variant.family}."
+            wish = {
+                key.removeprefix(prefix): trial.suggest_categorical(key, d.choices)
+                for key, d in self._known.items()
+                if key.startswith(prefix)
+            }
+            schedule = table.nearest(wish)
+            assert schedule is not None
+            table.close(schedule)
+            self._pending[_name(table.variant, schedule)] = trial
+            out.append((table.variant, schedule))
         return out
-
-    def _nearest(self, trial: Trial, left: Sequence[Choice]) -> Choice:
-        label = trial.suggest_categorical("variant", self._known["variant"].choices)
-        wanted = self._variants[str(label)]
-        picked = {
-            key: trial.suggest_categorical(key, d.choices)
-            for key, d in self._known.items()
-            if key.startswith(f"{wanted.family}.")
-        }
-
-        def distance(choice: Choice) -> float:
-            v, schedule = choice
-            total = 0.0 if v == wanted else _OTHER_VARIANT * (1 + (v.family != wanted.family))
-            for name, value in schedule.choices:
-                key = f"{v.family}.{name}"
-                if key in picked and key in self._known:
-                    total += _steps(self._known[key], value, picked[key])
-            return total
-
-        return min(left, key=distance)
 
     def tell(self, choice: Choice, seconds: float) -> None:
         """Report a time; infinity for a failure, which counts as twice the worst time (Optuna's samplers ignore failed trials)."""
         if math.isfinite(seconds):
             self._worst = max(self._worst, seconds)
         value = math.log(seconds if math.isfinite(seconds) else 2 * max(self._worst, 1e-6))
-        trial = self._pending.pop(choice, None)
+        trial = self._pending.pop(_name(*choice), None)
         if trial is not None:
             self._study.tell(trial, value)
             return
@@ -117,9 +112,5 @@ class ScheduleSampler:
             )
 
 
-def _steps(d: CategoricalDistribution, a: Value, b: object) -> float:
-    """How far two choices lie apart in the list of the search space, which is ordered."""
-    values = list(d.choices)
-    if a not in values or b not in values:
-        return 1.0
-    return abs(values.index(a) - values.index(b)) / max(1, len(values) - 1)
+def _name(variant: Variant, schedule: Schedule) -> tuple[str, str]:
+    return variant_label(variant), schedule.text()
