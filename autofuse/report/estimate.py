@@ -14,10 +14,12 @@ from autofuse.fusion.partition import Edge, Partitioner
 from autofuse.fusion.region import Verdict
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
+from autofuse.measure.oracle import graph_flops
 from autofuse.report import structure
 from autofuse.report.edges import FUSED, planned_edge_table
 from autofuse.report.structure import Cost
 from autofuse.search.outcome import Calibration
+from autofuse.search.rows import bound, boundary_bytes, floor_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +82,17 @@ def estimate(graph: Graph, target: Target, threads: int, accuracy: str = "defaul
 
     unfused, _ = case("unfused")
     greedy, refusals = case("greedy")
-    floor, bound = structure.graph_floor(graph, calibration)
+    nbytes, flops = boundary_bytes(graph), graph_flops(graph)
     table = planned_edge_table(graph, greedy.plan, refusals, calibration)
     return Estimate(
         graph,
         target,
         threads,
         calibration,
-        floor * 1e-9,
-        bound,
-        structure.boundary_bytes(graph),
-        structure.graph_flops(graph),
+        floor_ns(nbytes, flops, calibration) * 1e-9,
+        bound(nbytes, flops, 1, calibration),
+        nbytes,
+        flops,
         unfused,
         greedy,
         table,

@@ -17,6 +17,7 @@ from autofuse.kernels.families import lower
 from autofuse.report.frame import columns, typed
 from autofuse.report.naming import value_name
 from autofuse.search.outcome import Calibration
+from autofuse.search.rows import bound, floor_ns
 
 REGION_COLUMNS = columns(
     "region:i nodes operators kind outputs family algorithm schedule layouts launches:i bytes_model:i flops:i floor_us:f "
@@ -58,17 +59,6 @@ def plan_cost(graph: Graph, plan: Plan, target: Target) -> Cost:
     return Cost(sum(c.launches for c in costs), sum(c.bytes for c in costs), sum(c.flops for c in costs))
 
 
-def bound_of(flops: float, nbytes: float, launches: int, rates: Calibration) -> tuple[float, str]:
-    """The floor in nanoseconds, and which of arithmetic, memory and launches holds most of it."""
-    parts = {
-        "compute": flops / rates.flops if rates.flops else 0.0,
-        "memory": nbytes / rates.bandwidth if rates.bandwidth else 0.0,
-        "launch": launches * rates.launch,
-    }
-    longest = max(parts, key=lambda k: parts[k])
-    return (max(parts["compute"], parts["memory"]) + parts["launch"]) * 1e9, longest
-
-
 def operators_text(graph: Graph, nodes: Sequence[NodeId], most: int = 6) -> str:
     """The ONNX operators of some nodes, those of one ONNX node once: "Conv + Relu + Add". No nodes at all are a reorder."""
     if not nodes:
@@ -97,7 +87,7 @@ def region_table(
     rows: list[dict[str, object]] = []
     for k, p in enumerate(plan.regions):
         cost = cost_of(graph, p, target)
-        floor, bound = bound_of(cost.flops, cost.bytes, cost.launches, rates)
+        floor = floor_ns(cost.bytes, cost.flops, rates)
         ns = float(region_ns[k]) if k < len(region_ns) else float("nan")
         rows.append(
             {
@@ -114,7 +104,7 @@ def region_table(
                 "bytes_model": cost.bytes,
                 "flops": cost.flops,
                 "floor_us": floor / 1000,
-                "bound": _bound_name(p, cost, bound),
+                "bound": _bound_name(p, cost, rates),
                 "time_us": ns / 1000,
                 "time_share": ns / total if total else float("nan"),
                 "share_of_floor": floor / ns if ns else float("nan"),
@@ -123,10 +113,10 @@ def region_table(
     return typed(rows, REGION_COLUMNS)
 
 
-def _bound_name(p: PlannedRegion, cost: Cost, bound: str) -> str:
+def _bound_name(p: PlannedRegion, cost: Cost, rates: Calibration) -> str:
     if p.family == "host":
         return "host"
-    return bound if cost.launches else "none"
+    return bound(cost.bytes, cost.flops, cost.launches, rates) if cost.launches else "none"
 
 
 def _layouts(p: PlannedRegion) -> str:
@@ -167,19 +157,3 @@ def _role(graph: Graph, v: ValueId) -> str:
     if v in graph.inputs:
         return "input"
     return "constant" if v in graph.constants else "intermediate"
-
-
-def boundary_bytes(graph: Graph) -> int:
-    """Bytes that every plan must move: inputs and constants that are read, and outputs."""
-    read = {v for n in graph.nodes for v in n.inputs if v not in graph.producer}
-    return sum(graph.values[v].nbytes for v in read | graph.output_set)
-
-
-def graph_flops(graph: Graph) -> int:
-    """Floating-point operations of the whole graph, each node once."""
-    return sum(n.compute.flops for n in graph.nodes)
-
-
-def graph_floor(graph: Graph, rates: Calibration) -> tuple[float, str]:
-    """The least nanoseconds of one run by arithmetic and boundary bytes, with one launch; and which of them it is."""
-    return bound_of(graph_flops(graph), boundary_bytes(graph), 1, rates)

@@ -16,8 +16,10 @@ from autofuse.importer.samples.basic import mlp
 from autofuse.importer.samples.transformers import bert_block
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
+from autofuse.measure.oracle import graph_flops
 from autofuse.report import structure
 from autofuse.search.outcome import Calibration, KernelRow, PlanRow, TuneOutcome
+from autofuse.search.rows import boundary_bytes, floor_ns
 
 TARGET = Target(
     kind="cpu",
@@ -48,7 +50,7 @@ def plan_row(graph: Graph, plan: Plan, trial: int, step: str, scale: float, **ch
     """A plan that takes `scale` times its floor, with some noise."""
     rng = np.random.default_rng(trial)
     costs = [structure.cost_of(graph, r, TARGET) for r in plan.regions]
-    floors = [structure.bound_of(c.flops, c.bytes, c.launches, RATES)[0] for c in costs]
+    floors = [floor_ns(c.bytes, c.flops, RATES) + 1e9 * c.launches * RATES.launch for c in costs]
     total = scale * sum(floors)
     samples = tuple(int(total * x) for x in 1 + np.abs(rng.normal(0, 0.06, 30)))
     fields: dict[str, object] = {
@@ -61,7 +63,7 @@ def plan_row(graph: Graph, plan: Plan, trial: int, step: str, scale: float, **ch
         "launches": sum(c.launches for c in costs),
         "bytes_model": sum(c.bytes for c in costs),
         "flops": sum(c.flops for c in costs),
-        "floor_ns": structure.graph_floor(graph, RATES)[0],
+        "floor_ns": floor_ns(boundary_bytes(graph), graph_flops(graph), RATES),
         "bound": "memory",
         "peak_bytes": 1 << (20 + trial % 3),
         "compile_seconds": 1.5,
