@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import tempfile
 import time
@@ -17,10 +18,10 @@ import numpy as np
 from autofuse.devices.base import BufferRef, Compiled, Launch, Program, Resources
 from autofuse.devices.cache import KernelCache, content_key
 from autofuse.devices.cpuinfo import host_info, host_target, usable_cores
-from autofuse.devices.memory import Memory, OutputPool, aligned_copy, is_aligned
+from autofuse.devices.memory import ALIGNMENT, Memory, OutputPool, aligned_copy, is_aligned
 from autofuse.devices.team import CLaunch, CProgram, Library, Team
 from autofuse.devices.toolchain import compile_shared, find_toolchain
-from autofuse.errors import CompileError, LaunchError, UsageError
+from autofuse.errors import CompileError, InputError, LaunchError, UsageError
 from autofuse.ir.target import Target
 from autofuse.loops.ir import Kernel
 from autofuse.render.cpp import PRELUDE, render_cpp
@@ -156,11 +157,7 @@ class CpuExecutable:
         ports: dict[tuple[str, int], list[tuple[int, int]]] = {}
         position = 0
         for c, launch in zip(launches, self._program.launches, strict=False):
-            if len(launch.arguments) != len(launch.kernel.params):
-                raise LaunchError(
-                    f"launch {launch.label or launch.kernel.family} has {len(launch.arguments)} arguments "
-                    f"for {len(launch.kernel.params)} parameters"
-                )
+            self._check(launch)
             serial, chunk = _sharing(launch.kernel, self._device.threads)
             c.kernel = self._libraries[id(launch.kernel)].entry
             c.args = self._table.ctypes.data + 8 * position
@@ -173,7 +170,6 @@ class CpuExecutable:
                 position += 1
         for key, found in ports.items():
             self._places[key] = (np.array([p for p, _ in found]), np.array([o for _, o in found], np.uint64))
-        self._check_alignment()
         return launches
 
     def _address(self, ref: BufferRef) -> int:
@@ -181,15 +177,31 @@ class CpuExecutable:
             return int(self._constants[ref.index].ctypes.data) + ref.offset
         return self._arena.address + ref.offset
 
-    def _check_alignment(self) -> None:
-        """Kernels rely on the alignment of what they write; every place itself begins at a multiple of 64 bytes."""
-        for launch in self._program.launches:
-            for ref, b in zip(launch.arguments, launch.kernel.params, strict=True):
-                if b.written and ref.offset % min(b.align, 64):
-                    raise LaunchError(
-                        f"launch {_name(launch)} writes {b.name} at byte {ref.offset} of {ref.place} {ref.index}, "
-                        f"which is not the multiple of {min(b.align, 64)} that the kernel was made for"
-                    )
+    def _check(self, launch: Launch) -> None:
+        """Arguments lie inside their places, and what is written lies as its kernel relies on: places begin at multiples of 64."""
+        kernel, name = launch.kernel, launch.label or launch.kernel.family
+        if len(launch.arguments) != len(kernel.params):
+            raise LaunchError(
+                f"launch {name} has {len(launch.arguments)} arguments for {len(kernel.params)} parameters"
+            )
+        for ref, b in zip(launch.arguments, kernel.params, strict=True):
+            size, end = self._place_bytes(ref), ref.offset + b.size * b.dtype.itemsize
+            where = f"launch {name}: {b.name} lies at bytes {ref.offset} to {end} of {ref.place} {ref.index}"
+            if ref.offset < 0 or end > size:
+                raise LaunchError(f"{where}, which has {size}")
+            needed = min(b.align, ALIGNMENT) if b.written else b.dtype.itemsize
+            if ref.offset % needed:
+                raise LaunchError(f"{where}, but its kernel relies on an alignment of {needed}")
+
+    def _place_bytes(self, ref: BufferRef) -> int:
+        match ref.place:
+            case "arena":
+                return self._program.arena_bytes
+            case "constant":
+                return self._constants[ref.index].nbytes
+            case "input" | "output":
+                ports = self._program.inputs if ref.place == "input" else self._program.outputs
+                return math.prod(ports[ref.index].shape) * ports[ref.index].dtype.itemsize
 
     # ---- running
 
@@ -245,11 +257,11 @@ class CpuExecutable:
         """
         ports = self._program.inputs
         if len(inputs) != len(ports):
-            raise LaunchError(f"the program takes {len(ports)} inputs, got {len(inputs)}")
+            raise InputError(f"the program takes {len(ports)} inputs, got {len(inputs)}")
         held: list[np.ndarray] = []
         for k, (array, port) in enumerate(zip(inputs, ports, strict=True)):
             if array.dtype != port.dtype.numpy or array.shape != port.shape:
-                raise LaunchError(
+                raise InputError(
                     f"input {port.name!r} is {array.dtype}{list(array.shape)}, "
                     f"the program takes {port.dtype}{list(port.shape)}"
                 )
@@ -281,10 +293,6 @@ class CpuExecutable:
         if found is not None:
             positions, offsets = found
             self._table[positions] = offsets + np.uint64(array.ctypes.data)
-
-
-def _name(launch: Launch) -> str:
-    return launch.label or launch.kernel.family
 
 
 def _sharing(kernel: Kernel, threads: int) -> tuple[bool, int]:
