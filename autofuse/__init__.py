@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING
 from autofuse.version import __version__
 
 if TYPE_CHECKING:
-    from autofuse.api import LoadedEngine, Results, TuneResult, load, open_results, tune
+    from autofuse.api.loading import LoadedEngine, load
+    from autofuse.api.tuning import TuneResult, tune
+    from autofuse.report.results import Results, open_results
 
 __all__ = ["LoadedEngine", "Results", "TuneResult", "__version__", "load", "open_results", "tune"]
 
+_HOME = {
+    "LoadedEngine": "autofuse.api.loading",
+    "load": "autofuse.api.loading",
+    "TuneResult": "autofuse.api.tuning",
+    "tune": "autofuse.api.tuning",
+    "Results": "autofuse.report.results",
+    "open_results": "autofuse.report.results",
+}
+
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: `import autofuse` alone takes no time."""
-    if name in __all__:
-        return getattr(importlib.import_module("autofuse.api"), name)
+    """Import what is asked for when it is asked for: `import autofuse` alone takes no time, and loading a model needs no Optuna."""
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'autofuse' has no attribute {name!r}")
 
 

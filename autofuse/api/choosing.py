@@ -15,8 +15,8 @@ from autofuse.engine.plan import Plan, check_plan, load_plan
 from autofuse.errors import StorageError
 from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
-from autofuse.report.folder import PLAN, RUN, find_results, saved_plans
 from autofuse.report.naming import model_stem
+from autofuse.report.places import PLAN, RUN, find_results, saved_plans
 
 RESULTS = Path("results")
 """Where saved plans are looked for: in the folder that tuning writes to by default."""

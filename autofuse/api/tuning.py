@@ -21,7 +21,8 @@ from autofuse.importer.load import load_model
 from autofuse.ir.graph import Graph
 from autofuse.measure.peers import check_peer
 from autofuse.measure.reference import Tolerance
-from autofuse.report.folder import saved_plans, write_results
+from autofuse.report.folder import write_results
+from autofuse.report.places import saved_plans
 from autofuse.report.results import Results, open_results
 from autofuse.search import tune as search
 from autofuse.search.progress import Progress, silent

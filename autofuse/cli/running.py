@@ -137,7 +137,7 @@ def _open(
     seed: int,
 ) -> tuple[LoadedEngine, ModelProto, dict[str, np.ndarray]]:
     """The engine, the model and its inputs; what plan it is goes to stderr."""
-    from autofuse import api
+    import autofuse
     from autofuse.api.arguments import complete_inputs, read_inputs
     from autofuse.importer.load import load_model
 
@@ -147,7 +147,7 @@ def _open(
     if given is not None and not bound:
         # inputs that are given say what the open dimensions are
         bound = {name: given[name].shape for name in options.input_names(proto) if name in given}
-    engine = api.load(model, plan, device, bound, threads)
+    engine = autofuse.load(model, plan, device, bound, threads)
     options.say(f"{engine.origin}, on {engine.device.target.name}")
     for text in engine.warnings:
         options.say(f"warning: {text}")

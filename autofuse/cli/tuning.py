@@ -67,7 +67,7 @@ def tune(
 ) -> None:
     """Find the fastest way to run a model, and save the plan with all that was measured."""
     del help_advanced
-    from autofuse import api
+    import autofuse
     from autofuse.api.arguments import read_inputs, seconds_of
     from autofuse.importer.load import load_model
     from autofuse.report import summary
@@ -76,7 +76,7 @@ def tune(
     loaded = load_model(model)
     given = None if inputs is None else read_inputs(inputs, options.input_names(loaded))
     with shown_progress(options.people(), seconds) as progress:
-        result = api.tune(
+        result = autofuse.tune(
             model,
             device=device,
             budget=seconds,

@@ -11,26 +11,23 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from autofuse.engine.plan import Plan, load_plan
-from autofuse.errors import PlanError, StorageError
-from autofuse.ir.target import Target
+from autofuse.errors import StorageError
 from autofuse.report.edges import edge_table
 from autofuse.report.naming import case_folder, device_folder, model_folder, safe_name
+from autofuse.report.places import PLAN, RUN
 from autofuse.report.structure import region_table, value_table
 from autofuse.report.tables import RAW_COLUMNS, kernel_table, trade_off_table
 from autofuse.search.outcome import TuneOutcome
 from autofuse.version import __version__
 
 FORMAT = 1
-RUN = "run.json"
-PLAN = "plan.json"
 TABLES = ("trade_offs", "kernels", "verdicts", "regions", "values")
 REPORT = "report.html"
 KERNELS = "kernels"
@@ -171,34 +168,3 @@ def _plain(x: object) -> object:
     if isinstance(x, Path):
         return str(x)
     raise TypeError(f"{type(x).__name__} does not belong in run.json")
-
-
-def find_results(path: Path) -> Path:
-    """The result folder that a path means: itself, the folder of a file in it, or the only one below it."""
-    start = path.parent if path.is_file() else path
-    if (start / RUN).is_file():
-        return start
-    if not start.is_dir():
-        raise StorageError(f"there is no folder {path}. Give a result folder, as `autofuse tune` prints it.")
-    found = sorted(p.parent for p in start.glob("*/" * 3 + RUN)) or sorted(p.parent for p in start.rglob(RUN))
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise StorageError(
-            f"{path} holds no results (no {RUN}). Give a folder that `autofuse tune` has written, or tune first."
-        )
-    listing = "\n  ".join(str(p) for p in found[:20])
-    raise StorageError(f"{path} holds {len(found)} results; name one of them:\n  {listing}")
-
-
-def saved_plans(output: Path, structure: str, target: Target) -> Iterator[tuple[Path, Plan]]:
-    """The saved plans for a graph on an architecture, newest first. Damaged or foreign files are passed over."""
-    kept: list[tuple[float, Path]] = []
-    for path in output.glob(f"*-{structure[:8]}/{device_folder(target)}/*/{PLAN}"):
-        with contextlib.suppress(OSError):
-            kept.append((path.stat().st_mtime, path))
-    for _, path in sorted(kept, reverse=True):
-        with contextlib.suppress(PlanError):
-            plan = load_plan(path)
-            if plan.graph == structure and plan.arch == target.arch:
-                yield path, plan

@@ -15,7 +15,8 @@ import pandas as pd
 from autofuse.engine.plan import Plan, load_plan, plan_from_json
 from autofuse.errors import StorageError, UsageError
 from autofuse.report import explain, pareto, plots, tables
-from autofuse.report.folder import FORMAT, KERNELS, PLAN, RUN, find_results
+from autofuse.report.folder import FORMAT, KERNELS
+from autofuse.report.places import PLAN, RUN, find_results
 from autofuse.search.outcome import Calibration
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from command_line import Run
 from onnx.reference import ReferenceEvaluator
 
-from autofuse.report.folder import find_results
+from autofuse.report.places import find_results
 
 CPU = ("--device", "cpu", "--threads", "1")
 

@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from autofuse.errors import PlanError, StorageError, UsageError
-from autofuse.report.folder import find_results, folder_of, saved_plans, write_results
+from autofuse.report.folder import folder_of, write_results
 from autofuse.report.naming import case_folder, model_stem, safe_name
+from autofuse.report.places import find_results, saved_plans
 from autofuse.report.results import Results, open_results
 
 
