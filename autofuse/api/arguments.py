@@ -21,6 +21,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 Arrays = Mapping[str, np.ndarray]
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -36,6 +38,14 @@ def seconds_of(budget: float | int | str) -> float:
     if not 0 < seconds < 1e7:
         raise UsageError(f"a budget must be more than nothing and less than 100 days, found {budget!r}")
     return seconds
+
+
+def bytes_of(text: str) -> int:
+    """A size such as 500M or 2GiB."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no size; write 500M or 2G")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def shape_of(text: str) -> tuple[str, tuple[int, ...]]:

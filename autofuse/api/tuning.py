@@ -13,6 +13,7 @@ from autofuse.api import arguments
 from autofuse.api.arguments import Arrays, Model, Shapes
 from autofuse.api.devices import open_device
 from autofuse.api.environment import environment
+from autofuse.api.selecting import Wish, selected
 from autofuse.devices.base import Device
 from autofuse.engine.plan import Plan
 from autofuse.errors import UsageError
@@ -67,6 +68,8 @@ def tune(
     rtol: float | None = None,
     atol: float | None = None,
     baseline: str | None = None,
+    objective: str = "latency",
+    max_memory: int | str | None = None,
     progress: Progress = silent,
     command: str | None = None,
 ) -> TuneResult:
@@ -74,7 +77,7 @@ def tune(
 
     `model` is a path, `sample:NAME`, bytes or a ModelProto. `budget` is in seconds, or text such as "5m". `shapes` binds open
     dimensions. `inputs` are drawn in the range that each operator allows where they are left out. A second tune measures the first
-    one's best plan first.
+    one's best plan first. `objective` is "latency" or "memory"; `max_memory` bounds the bytes of intermediates ("64M").
 
     Raises UsageError for what does not fit, AutofuseError where nothing could be tuned.
     """
@@ -88,6 +91,7 @@ def tune(
         )
     if baseline is not None:
         check_peer(baseline)
+    wish = Wish.of(objective, max_memory)
     proto = load_model(model)
     graph = import_model(proto, dict(shapes or {}))
     opened = open_device(device, threads)
@@ -112,8 +116,9 @@ def tune(
         previous=_previous(graph, opened, Path(output), accuracy),
         command=command or f"autofuse.tune({name!r})",
     )
-    folder = write_results(outcome, Path(output), environment(opened))
-    return TuneResult(outcome.best, folder, outcome.interrupted)
+    chosen = selected(outcome, opened, wish)
+    folder = write_results(chosen, Path(output), environment(opened))
+    return TuneResult(chosen.best, folder, chosen.interrupted)
 
 
 def _for_peer(model: Model, proto: ModelProto) -> bytes | str:

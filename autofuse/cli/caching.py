@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
 from autofuse.cli import options
-from autofuse.errors import UsageError
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def register(app: typer.Typer) -> None:
@@ -21,14 +16,6 @@ def register(app: typer.Typer) -> None:
     group.command(name="prune")(prune)
     group.command(name="clear")(clear)
     app.add_typer(group, name="cache")
-
-
-def bytes_of(text: str) -> int:
-    """A size such as 500M or 2GiB."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is no size; write 500M or 2G")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def info(as_json: options.AsJson = False) -> None:
@@ -66,6 +53,7 @@ def prune(
     ] = None,
 ) -> None:
     """Remove the least recently used kernels."""
+    from autofuse.api.arguments import bytes_of
     from autofuse.devices.cache import KernelCache
     from autofuse.report.units import bytes_text
 

@@ -63,6 +63,13 @@ def tune(
         typer.Option("--rtol", hidden=True, min=0.0, help="Tolerance relative to the output's largest magnitude."),
     ] = None,
     atol: Annotated[float | None, typer.Option("--atol", hidden=True, min=0.0, help="Absolute tolerance.")] = None,
+    objective: Annotated[
+        str, typer.Option("--objective", hidden=True, help="What the best plan has least of: latency or memory.")
+    ] = "latency",
+    max_memory: Annotated[
+        str | None,
+        typer.Option("--max-memory", hidden=True, metavar="SIZE", help="Bound the bytes of intermediates: 64M, 1G."),
+    ] = None,
     help_advanced: options.HelpAdvanced = False,
 ) -> None:
     """Find the fastest way to run a model, and save the plan with all that was measured."""
@@ -93,6 +100,8 @@ def tune(
             rtol=rtol,
             atol=atol,
             baseline=baseline,
+            objective=objective,
+            max_memory=max_memory,
             progress=progress,
             command=shlex.join(["autofuse", *sys.argv[1:]]),
         )

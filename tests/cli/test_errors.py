@@ -28,7 +28,7 @@ def test_every_command_has_a_help(run: Run, command: str) -> None:
 
 
 def test_rare_options_show_only_when_asked_for(run: Run) -> None:
-    rare = ("--sampler", "--trials", "--space", "--rtol", "--atol")
+    rare = ("--sampler", "--trials", "--space", "--rtol", "--atol", "--objective", "--max-memory")
     plain, full = run("tune", "--help").out, run("tune", "--help-advanced").out
     assert "--help-advanced" in plain
     for option in rare:
@@ -55,6 +55,8 @@ def test_rare_options_show_only_when_asked_for(run: Run) -> None:
         ["tune", "sample:mlp", "--baseline", "abacus"],
         ["tune", "sample:mlp", "--sampler", "oracle", "--device", "cpu"],
         ["cache", "prune", "--keep", "much"],
+        ["tune", "sample:mlp", "--objective", "beauty", "--device", "cpu"],
+        ["tune", "sample:mlp", "--max-memory", "much", "--device", "cpu"],
         ["explain", "sample:mlp", "e999", "--device", "cpu"],
     ],
     ids=lambda words: " ".join(words),
