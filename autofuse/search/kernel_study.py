@@ -139,13 +139,19 @@ class KernelStudies:
         study = self.of(program)
         out = [Option(v, Schedule(()), 0.0, True) for v in variants(program, self.target) if v.family == "view"]
         ratios: dict[tuple[str, str], float] = {}
-        for tried in study.best.values():
-            v = tried.choice[0]
-            ratio = tried.measurement.seconds / self.estimate(v)
+        for t in study.best.values():
+            v = t.choice[0]
+            ratio = t.measurement.seconds / self.estimate(v)
             name = (v.family, v.algorithm)
             ratios[name] = min(ratio, ratios.get(name, ratio))
         failed = {key for key, _ in study.tried if key not in study.best and self._is_broken(study, key)}
+        # An algorithm that failed wherever it was tried is not trusted in other layouts while there is one that works.
+        working = {(t.choice[0].family, t.choice[0].algorithm) for t in study.best.values()}
+        tried = {(t.choice[0].family, t.choice[0].algorithm) for t in study.tried.values()}
+        suspect = tried - working if working else set()
         for v in study.variants:
+            if (v.family, v.algorithm) in suspect:
+                continue
             best = study.best.get(study.key(v))
             if best is not None:
                 out.append(Option(v, best.choice[1], best.measurement.seconds, True))

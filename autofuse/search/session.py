@@ -125,6 +125,9 @@ class Session:
         for k, (v, _) in enumerate(found):
             self.tell("checking the plan's kernels one by one", k, len(found))
             self.studies.step(v.program, self.budget.at(1.0), batch=1, only=v)
+            # Where it fails, the others of its signature are tried until one works.
+            while self.studies.of(v.program).leader is None and self.studies.step(v.program, self.budget.at(1.0)):
+                pass
 
     def _step(self, plan: Plan) -> str:
         return step_of(self.graph, plan, self.unfused, self.heuristic, self.bench.target)

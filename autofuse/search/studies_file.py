@@ -53,11 +53,11 @@ class StudiesFile:
 
         Optuna writes a trial in some ten statements, a hundred trials a second at best. StorageError where writing fails.
         """
-        deadline = time.monotonic() + seconds
-        left = 0
+        left = written = 0
         try:
             storage = optuna.storages.get_storage(self.url)
             known = {s.study_name for s in optuna.get_all_study_summaries(storage, include_best_trial=False)}
+            deadline = time.monotonic() + seconds
             for name, trials in studies.items():
                 study = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
                 have: set[str] = set()
@@ -65,10 +65,11 @@ class StudiesFile:
                     have = {str(t.user_attrs.get(IDENTITY)) for t in study.get_trials(deepcopy=False)}
                 fresh = [t.frozen() for t in trials if t.identity not in have]
                 for k in range(0, len(fresh), _BATCH):
-                    if time.monotonic() >= deadline:
+                    if written and time.monotonic() >= deadline:
                         left += len(fresh) - k
                         break
                     study.add_trials(fresh[k : k + _BATCH])
+                    written += _BATCH
         except (SQLAlchemyError, OSError, ValueError, ImportError, optuna.exceptions.OptunaError) as e:
             first = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise StorageError(

@@ -194,6 +194,8 @@ def tune_on(
             interrupted = True
             if session.book.best is None:
                 raise
+        finally:
+            session.book.close()
         best = session.book.best
         if best is None:
             wrong = any(e.opened.status.value == "wrong" for e in session.book.entries.values())

@@ -46,7 +46,7 @@ def task(**changes: object) -> Task:
     return Task(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def run(graph: Graph, bench: ReplayBench, seconds: float = 60.0, **changes: object) -> TuneOutcome:
+def run(graph: Graph, bench: ReplayBench, seconds: float = 20.0, **changes: object) -> TuneOutcome:
     events: list[Event] = changes.pop("events", [])  # type: ignore[assignment]
     budget = Budget(seconds, bench.clock)
     return tune_on(graph, bench, SPACES, task(budget_seconds=seconds, **changes), budget, events.append)
@@ -75,7 +75,10 @@ def cheapest(graph: Graph, cost: Cost, limit: int = 300) -> float:
             program = program_of(graph, r)
             if program.signature not in memo:
                 memo[program.signature] = min(
-                    cost(v, s) for v in variants(program, HOST) if v.family != "view" for s in schedules(v, HOST, SPACES)
+                    cost(v, s)
+                    for v in variants(program, HOST)
+                    if v.family != "view"
+                    for s in schedules(v, HOST, SPACES)
                 )
             total += memo[program.signature]
         best = min(best, total)
@@ -92,9 +95,9 @@ def best_ns(outcome: TuneOutcome) -> float:
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "brute-force"])
 def test_the_best_partition_is_found_whether_fusion_pays_or_not(make: object, cost: Cost, sampler: str) -> None:
     graph: Graph = make()  # type: ignore[operator]
-    outcome = run(graph, ReplayBench(graph, cost), 120, sampler=sampler)
+    outcome = run(graph, ReplayBench(graph, cost, seconds=0.25), 60, sampler=sampler)
     assert best_ns(outcome) <= 1.02 * cheapest(graph, cost)
-    assert not outcome.interrupted and outcome.seconds <= 1.1 * 120
+    assert not outcome.interrupted and outcome.seconds <= 1.1 * 60
 
 
 def test_steps_tell_gains_apart() -> None:
@@ -124,7 +127,7 @@ def test_a_valid_best_plan_stands_before_any_kernel_is_studied() -> None:
         Phase.FINALS,
         Phase.DONE,
     ]
-    assert all(e.budget == 60 for e in events)
+    assert all(e.budget == 20 for e in events)
 
 
 def test_equal_plans_are_a_tie_and_the_fewest_bytes_win() -> None:
@@ -136,7 +139,9 @@ def test_equal_plans_are_a_tie_and_the_fewest_bytes_win() -> None:
     assert best.bytes_model == min(p.bytes_model for p in finals)
 
 
-@pytest.mark.parametrize("status", [Status.WRONG, Status.CRASHED, Status.TIMEOUT, Status.COMPILE_FAILED, Status.OUT_OF_MEMORY])
+@pytest.mark.parametrize(
+    "status", [Status.WRONG, Status.CRASHED, Status.TIMEOUT, Status.COMPILE_FAILED, Status.OUT_OF_MEMORY]
+)
 def test_faults_are_recorded_and_a_valid_plan_remains(status: Status) -> None:
     graph = mlp()
 
@@ -152,9 +157,7 @@ def test_faults_are_recorded_and_a_valid_plan_remains(status: Status) -> None:
 
 def test_kernels_that_work_alone_may_fail_together() -> None:
     graph = mlp()
-    bench = ReplayBench(
-        graph, simple, plan_fault=lambda plan: Status.WRONG if len(plan.regions) < 4 else Status.OK
-    )
+    bench = ReplayBench(graph, simple, plan_fault=lambda plan: Status.WRONG if len(plan.regions) < 4 else Status.OK)
     outcome = run(graph, bench)
     assert len(outcome.best.regions) >= 4
     assert any(p.status == "wrong" for p in outcome.plans)
@@ -170,7 +173,7 @@ def test_nothing_that_works_is_an_error_with_reasons() -> None:
         run(graph, ReplayBench(graph, simple, lambda v, s: Status.CRASHED))
 
 
-@pytest.mark.parametrize("after", [0.3, 2.0, 10.0, 40.0])
+@pytest.mark.parametrize("after", [0.3, 2.0, 6.0, 12.0])
 def test_an_interruption_keeps_the_best_so_far(after: float) -> None:
     graph = mlp()
     outcome = run(graph, ReplayBench(graph, simple, interrupt_after=after))
@@ -205,7 +208,7 @@ def test_a_previous_plan_of_another_model_is_passed_over() -> None:
 
 def test_a_tune_is_the_same_for_the_same_seed() -> None:
     graph = softmax()
-    keys = {run(graph, ReplayBench(graph, simple, noise=0.05), 30, seed=3).best.key for _ in range(2)}
+    keys = {run(graph, ReplayBench(graph, simple, noise=0.05), seed=3).best.key for _ in range(2)}
     assert len(keys) == 1
 
 
@@ -232,7 +235,7 @@ def test_peers_are_measured_in_the_finals() -> None:
 def test_trials_limit_the_partitions() -> None:
     graph = chain()
     events: list[Event] = []
-    run(graph, ReplayBench(graph, simple), 60, trials=4, events=events)
+    run(graph, ReplayBench(graph, simple), trials=4, events=events)
     assert max(e.done for e in events if e.phase is Phase.PLANS and e.total == 4) == 4
 
 
@@ -274,5 +277,3 @@ def test_the_clock_of_a_budget() -> None:
     assert budget.spent == 4 and budget.left == 6 and budget.within(0.5) and not budget.within(0.4)
     clock.now += 100
     assert budget.left == 0
-
-
