@@ -108,7 +108,7 @@ def _cards(r: Results) -> str:
     cards = [
         (milliseconds_text(best["median_ms"]), f"latency (p10 {best['p10_ms']:.3g}, p90 {best['p90_ms']:.3g} ms)"),
         (saying, "over the unfused plan" if gained(r) else "beyond the noise over the unfused plan"),
-        (str(best["launches"]), "launches a run"),
+        (str(best["launches"]), "launch a run" if best["launches"] == 1 else "launches a run"),
         (bytes_text(best["bytes_model"]), "moved a run, by the model"),
         (percent_text(best["share_of_floor"]), f"of the time is the floor; {best['bound']}-bound"),
         (error_text(best["error"]), "largest relative error"),

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from autofuse.report.style import (
     BASELINE_MARK,
@@ -105,7 +105,10 @@ def _axis(axes: Axes, which: str, name: str, values: pd.Series) -> None:
 def _plain_log(axes: Axes, which: str) -> None:
     """Plain numbers at the ticks of a logarithmic axis."""
     axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def trials_plot(table: pd.DataFrame) -> Figure:
@@ -295,7 +298,7 @@ def time_plot(regions: pd.DataFrame, most: int = 14) -> Figure:
         for kind in dict.fromkeys(shown["kind"]):
             handles.append(axes.plot([], [], color=KIND_MARKS[kind].colour, marker="s", ls="", ms=8)[0])
             names.append(KIND_MARKS[kind].label)
-        axes.legend(handles, names, loc="lower right")
+        figure.legend(handles, names, loc="outside lower right", ncols=len(names))
         return figure
 
 

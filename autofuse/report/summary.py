@@ -30,7 +30,7 @@ def verdict(r: Results) -> str:
     gain = float(best["gain"])
     time = milliseconds_text(float(best["median_ms"]))
     share = percent_text(float(best["share_of_floor"]))
-    rest = f"{int(best['launches'])} launches; the floor is {share} of its time, it is {best['bound']}-bound"
+    rest = f"{_launches(int(best['launches']))}; the floor is {share} of its time, it is {best['bound']}-bound"
     first = reference_row(r.trade_offs)
     if first is None:
         return f"Best plan: {time}, {rest}. The unfused plan did not run right, so there is no gain to quote."
@@ -38,6 +38,10 @@ def verdict(r: Results) -> str:
         unfused = milliseconds_text(float(first["median_ms"]))
         return f"Nothing gained beyond the noise: the best plan takes {time}, the unfused one {unfused}; {rest}."
     return f"Best plan: {time}, {gain_text(gain)} over the unfused plan; {rest}."
+
+
+def _launches(n: int) -> str:
+    return "1 launch" if n == 1 else f"{n} launches"
 
 
 def peers(r: Results) -> list[str]:
