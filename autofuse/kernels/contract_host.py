@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Expr, Var, apply, const, load, select, var, variables
+from autofuse.ir.expr import Expr, Var, apply, const, load, loads, select, var, variables
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
 from autofuse.kernels.contract_layouts import direct_variants
 from autofuse.kernels.contract_problem import Problem, problem
-from autofuse.kernels.contract_roles import vanishing
+from autofuse.kernels.contract_roles import coefficient, vanishing
 from autofuse.kernels.contract_tile import At, Panel, Rows, Tile, shielded
 from autofuse.kernels.contract_window import Segment, holds, segments
 from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
+
+L1_WAY = 4096
+L1_WAYS = 8
+"""First-level data caches are 8 (or 12) ways of 4 KiB, since a way may not be larger than a page."""
 
 _OuterBody = Callable[[At], tuple[Stmt, ...]]
 _RowBody = Callable[[At, Rows], tuple[Stmt, ...]]
@@ -86,9 +90,10 @@ class ContractHost:
 def _best_tile(p: Problem, registers: int) -> tuple[int, int]:
     """Rows and vectors of the tile: fewest loads per multiply-add, points past the ends counted as waste."""
     best: tuple[float, int, int] = (math.inf, 1, 1)
+    cached = _rows_in_cache(p)
     for vectors in (1, 2, 3, 4, 6, 8):
         most = (registers - 2 - vectors) // vectors
-        for rows in range(1, min(most, 14, p.rows) + 1):
+        for rows in range(1, min(most, 14, cached) + 1):
             if vectors > p.vectors or rows * vectors + vectors + 1 > registers:
                 continue
             waste = (-(-p.rows // rows) * rows / p.rows) * (-(-p.vectors // vectors) * vectors / p.vectors)
@@ -97,6 +102,20 @@ def _best_tile(p: Problem, registers: int) -> tuple[int, int]:
             cost = waste * (max(1.0, 8 / fma, loads) + 0.3 * loads + 0.5 / rows)
             best = min(best, (cost, rows, vectors))
     return best[1], best[2]
+
+
+def _rows_in_cache(p: Problem) -> int:
+    """How many rows of the narrow factor stay in the first-level cache side by side: rows a multiple of a page apart share its sets."""
+    if p.m is None:
+        return 1
+    most = p.rows
+    for ld in loads(p.narrow):
+        stride = abs(coefficient(ld.index[0], p.m) or 0) * ld.dtype.itemsize
+        along = any(coefficient(ld.index[0], k) == 1 for k in p.reduced)
+        if stride >= L1_WAY // 4 and along:
+            sets = L1_WAY // math.gcd(L1_WAY, stride)
+            most = min(most, max(1, sets * L1_WAYS * 3 // 4))
+    return most
 
 
 def _outer_extent(p: Problem) -> int:
