@@ -30,6 +30,9 @@ SMALL_SPACE = 24
 MOST_SCHEDULES = 20_000
 """Schedules of one variant that are looked at."""
 BATCH = 6
+PATIENCE = 4
+"""Failures of a variant, without a success, after which it is given up."""
+_DEADLY = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 NEAR = 1.5
 """Schedules are searched for variants within this factor of the best."""
 HOPELESS = 4.0
@@ -144,7 +147,7 @@ class KernelStudies:
             ratio = t.measurement.seconds / self.estimate(v)
             name = (v.family, v.algorithm)
             ratios[name] = min(ratio, ratios.get(name, ratio))
-        failed = {key for key, _ in study.tried if key not in study.best and self._is_broken(study, key)}
+        failed = {key for (key, _), t in study.tried.items() if t.measurement.status is not Status.SKIPPED}
         # An algorithm that failed wherever it was tried is not trusted in other layouts while there is one that works.
         working = {(t.choice[0].family, t.choice[0].algorithm) for t in study.best.values()}
         tried = {(t.choice[0].family, t.choice[0].algorithm) for t in study.tried.values()}
@@ -163,8 +166,10 @@ class KernelStudies:
 
     @staticmethod
     def _is_broken(study: KernelStudy, key: str) -> bool:
+        """Whether a variant failed so often that it is given up. What took the process down with it counts twice: it costs the most time."""
         mine = [t.measurement.status for (k, _), t in study.tried.items() if k == key]
-        return bool(mine) and all(s not in (Status.OK, Status.SKIPPED) for s in mine)
+        failures = [2 if s in _DEADLY else 1 for s in mine if s not in (Status.OK, Status.SKIPPED)]
+        return Status.OK not in mine and sum(failures) >= PATIENCE
 
     def _usual(self, name: str, algorithm: str) -> float:
         """By how much measurements exceed estimates for an algorithm, over all studies."""
