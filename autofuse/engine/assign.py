@@ -20,7 +20,8 @@ from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Kind, Stage, axes_of
 from autofuse.ir.target import Target
-from autofuse.kernels.base import Schedule
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.families import family
 from autofuse.kernels.layouts import same_memory
 
 
@@ -34,6 +35,12 @@ def reorder_program(dtype: DType, shape: tuple[int, ...]) -> RegionProgram:
     axes = axes_of(shape)
     stage = Stage(axes, load(0, axes, dtype), dtype)
     return RegionProgram((Tensor(dtype, shape, False),), (Step(stage, (0,)),), (1,))
+
+
+def reorder_variant(program: RegionProgram, target: Target, given: Layout, wanted: Layout) -> Variant:
+    """How a target copies a tensor between two layouts."""
+    name, algorithm = ("map_cuda", "flat") if target.is_cuda else ("map_host", "vector")
+    return Variant(name, algorithm, program, (given,), (wanted,))
 
 
 @dataclass(frozen=True)
@@ -292,9 +299,9 @@ class _Problem:
         if v in self.graph.constants or value.shape is None:
             return []
         given = self._given(v, choice)
-        schedule = Schedule.of({"task": 16384, "unroll": 2})
         found = []
         for wanted in self._wanted(v, choice):
-            region = Region((), (v,), (v,))
-            found.append(PlannedRegion(region, "map_host", "vector", (given,), (wanted,), schedule))
+            variant = reorder_variant(reorder_program(value.dtype, value.dims), self.target, given, wanted)
+            schedule = family(variant.family).heuristic(variant, self.target)
+            found.append(_planned(Region((), (v,), (v,)), Option(variant, schedule, 0.0)))
         return found

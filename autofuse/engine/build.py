@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autofuse.devices.base import BufferRef, Launch, Port, Program
-from autofuse.engine.assign import reorder_program
+from autofuse.engine.assign import reorder_program, reorder_variant
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.engine.storage import Interval, Sharing, place
 from autofuse.errors import PlanError
@@ -67,11 +67,11 @@ class _Job:
 
 def variant_of(graph: Graph, planned: PlannedRegion, target: Target) -> Variant:
     """The variant that a planned region names. PlanError where this version of autofuse doesn't have it."""
-    if planned.region.nodes:
-        program = program_of(graph, planned.region)
-    else:
+    if not planned.region.nodes:
         value = graph.values[planned.region.inputs[0]]
         program = reorder_program(value.dtype, value.dims)
+        return reorder_variant(program, target, planned.input_layouts[0], planned.output_layouts[0])
+    program = program_of(graph, planned.region)
     layouts = (planned.input_layouts, planned.output_layouts)
     found = find_variant(program, target, planned.family, planned.algorithm, layouts)
     if found is None:
