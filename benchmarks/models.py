@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 
 import autofuse
+from autofuse.devices.cpu import CpuDevice
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
 from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
 from autofuse.ir.graph import Graph
 from autofuse.measure.inputs import graph_inputs
+from autofuse.measure.peers import OnnxRuntime
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peers import OnnxRuntime, OpenVino, onnxruntime_session, timed
+from peers import OpenVino, oracle_session
 
 SAMPLES = (
     "squeezenet",
@@ -97,18 +99,16 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
         entry["model"], "cpu", budget, shapes=shapes or None, inputs=inputs, threads=threads, output=output / "tunes"
     )
     results = autofuse.open_results(tuned.folder)
-    from autofuse.devices.cpu import CpuDevice
-
     device = CpuDevice(threads)
     plans = {"best": results.plan, "unfused": unfused(results)}
     engines = {k: Engine.build(graph, p, device) for k, p in plans.items()}
-    oracle = onnxruntime_session(model, threads, optimised=False)
+    oracle = oracle_session(model, threads)
     names = {i.name for i in oracle.get_inputs()}
     reference = oracle.run(None, {k: v for k, v in inputs.items() if k in names})
     error = error_of(engines["best"].run(inputs), reference)
     for e in engines.values():
         e.bind(inputs)
-    peers: dict[str, OnnxRuntime | OpenVino] = {"onnxruntime": OnnxRuntime(model, inputs, threads)}
+    peers: dict[str, OnnxRuntime | OpenVino] = {"onnxruntime": OnnxRuntime(model.SerializeToString(), inputs, threads)}
     failures: dict[str, str] = {}
     try:
         peers["openvino"] = OpenVino(model, inputs, threads)
@@ -119,7 +119,7 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
         for name, engine in engines.items():
             times[name] += engine.time(1)
         for name, peer in peers.items():
-            times[name].append(timed(peer))
+            times[name] += peer.time(1)
     row = {
         "model": entry["name"],
         "nodes": len(model.graph.node),

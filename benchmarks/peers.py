@@ -1,4 +1,4 @@
-"""The runtimes that autofuse is compared with, each at its documented settings for latency."""
+"""What autofuse is compared with besides autofuse.measure.peers: OpenVINO, and onnxruntime as an oracle."""
 
 from __future__ import annotations
 
@@ -13,33 +13,16 @@ SETTLE_SECONDS = 0.003
 """Pause after a peer's run, in which its spinning threads fall asleep: they would take the cores from what is timed next."""
 
 
-def onnxruntime_session(model: ModelProto, threads: int, optimised: bool = True) -> Any:
-    """A CPU session with all optimisations, or (as an oracle) with none."""
+def oracle_session(model: ModelProto, threads: int) -> Any:
+    """An onnxruntime session on the CPU without any optimisation: what numbers are compared with."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-class OnnxRuntime:
-    """onnxruntime with all optimisations."""
-
-    name = "onnxruntime"
-
-    def __init__(self, model: ModelProto, inputs: Mapping[str, np.ndarray], threads: int) -> None:
-        self.session = onnxruntime_session(model, threads)
-        wanted = {i.name for i in self.session.get_inputs()}
-        self.inputs = {k: v for k, v in inputs.items() if k in wanted}
-        self.run()
-
-    def run(self) -> None:
-        """One run."""
-        self.session.run(None, self.inputs)
 
 
 class OpenVino:
@@ -64,10 +47,12 @@ class OpenVino:
         """One run."""
         self.request.infer(self.inputs, share_inputs=True, share_outputs=True)
 
-
-def timed(peer: OnnxRuntime | OpenVino) -> int:
-    """Nanoseconds of one run after a settling pause."""
-    time.sleep(SETTLE_SECONDS)
-    start = time.perf_counter_ns()
-    peer.run()
-    return time.perf_counter_ns() - start
+    def time(self, repeats: int) -> list[int]:
+        """Nanoseconds of each run. Afterwards its spinning threads are given time to fall asleep."""
+        out = []
+        for _ in range(repeats):
+            start = time.perf_counter_ns()
+            self.run()
+            out.append(time.perf_counter_ns() - start)
+        time.sleep(SETTLE_SECONDS)
+        return out
