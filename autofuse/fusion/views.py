@@ -13,7 +13,6 @@ from autofuse.ir.graph import Graph, Node
 from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Kind
 
-
 ALIGN = 64
 """Bytes that every kernel's operand is aligned to: a view that starts elsewhere is copied."""
 

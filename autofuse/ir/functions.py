@@ -26,7 +26,7 @@ class Function:
 
 
 def _erf(x: Array) -> Array:
-    from scipy.special import erf  # noqa: PLC0415  (scipy.special takes 0.1 s to import; few models need it)
+    from scipy.special import erf
 
     return erf(x)
 

@@ -53,7 +53,7 @@ def bounds(e: Expr) -> tuple[int, int]:
             return lo // int(d), hi // int(d)
         case Apply("floor_mod", (a, Const(value=d))) if d > 0:
             lo, hi = bounds(a)
-            return (lo, hi) if 0 <= lo and hi < d else (0, int(d) - 1)
+            return (lo, hi) if lo >= 0 and hi < d else (0, int(d) - 1)
         case Apply("minimum", (a, b)):
             (al, ah), (bl, bh) = bounds(a), bounds(b)
             return min(al, bl), min(ah, bh)
@@ -308,6 +308,7 @@ def negate(p: Expr) -> Expr:
             return apply("not", (p,), DType.BOOL)
 
 
+@lru_cache(maxsize=1 << 18)
 def _rebuild(e: Apply, args: tuple[Expr, ...]) -> Expr:
     """One node with simplified arguments: index arithmetic is normalised, all else is kept as it is."""
     if e.dtype is INDEX and all(a.dtype is INDEX for a in args):
@@ -340,23 +341,25 @@ def _rebuild(e: Apply, args: tuple[Expr, ...]) -> Expr:
     return apply(e.fn, args, e.dtype)
 
 
+def rebuilt(e: Expr, done: Callable[[Expr], Expr]) -> Expr:
+    """One node whose subexpressions are replaced by what `done` gives for them, simplified."""
+    match e:
+        case Apply():
+            return _rebuild(e, tuple([done(a) for a in e.args]))
+        case Load():
+            guard = done(e.guard) if e.guard is not None else None
+            if isinstance(guard, Const) and guard.value:
+                guard = None
+            return load(e.source, tuple([done(i) for i in e.index]), e.dtype, e.fill, guard)
+        case _:
+            return e
+
+
 def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
     """Replace expressions (usually variables) and simplify all index arithmetic on the way up."""
     done: dict[Expr, Expr] = {}
     for e in walk(root):
-        if e in mapping:
-            done[e] = mapping[e]
-            continue
-        match e:
-            case Apply():
-                done[e] = _rebuild(e, tuple(done[a] for a in e.args))
-            case Load():
-                guard = done[e.guard] if e.guard is not None else None
-                if isinstance(guard, Const) and guard.value:
-                    guard = None
-                done[e] = load(e.source, tuple(done[i] for i in e.index), e.dtype, e.fill, guard)
-            case _:
-                done[e] = e
+        done[e] = mapping[e] if e in mapping else rebuilt(e, done.__getitem__)
     return done[root]
 
 
