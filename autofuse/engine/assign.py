@@ -14,6 +14,7 @@ from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import VerificationError
 from autofuse.fusion.partition import Partition
 from autofuse.fusion.region import Region, RegionProgram, Step, Tensor, program_of
+from autofuse.fusion.views import alias_of
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import load
 from autofuse.ir.graph import Graph, ValueId
@@ -228,15 +229,41 @@ class _Problem:
             variant = slot.options[choice[k]].variant
             if variant.family != "view" or variant.algorithm != "in_place":
                 continue
-            if placed & set(slot.region.inputs):
+            owners = [self._owner(v, choice) for v in slot.region.inputs]
+            if placed & set(owners) or not self._movable(slot.region.inputs, owners):
                 choice[k] = next(
                     c
                     for c, o in enumerate(slot.options)
                     if o.variant.family != "view" and o.variant.output_layouts == variant.output_layouts
                 )
             else:
-                placed |= set(slot.region.inputs)
+                placed |= set(owners)
         return choice
+
+    def _owner(self, v: ValueId, choice: Sequence[int]) -> ValueId:
+        """The value whose memory a value lies in, through the views that are chosen."""
+        while v in self.maker:
+            k, _ = self.maker[v]
+            slot = self.slots[k]
+            assert slot is not None
+            variant = slot.options[choice[k]].variant
+            if variant.family != "view" or variant.algorithm != "alias":
+                break
+            piece = alias_of(slot.program, variant.input_layouts, variant.output_layouts[0])
+            assert piece is not None
+            v = slot.region.inputs[piece.input]
+        return v
+
+    def _movable(self, parts: Sequence[ValueId], owners: Sequence[ValueId]) -> bool:
+        """Whether the memory of each part can be laid into a join: it is the part's alone, and the engine's own."""
+        graph = self.graph
+        return len(set(owners)) == len(owners) and all(
+            o in graph.producer
+            and o not in graph.output_set
+            and o not in self.crossing
+            and graph.values[o].nbytes == graph.values[v].nbytes
+            for v, o in zip(parts, owners, strict=True)
+        )
 
     @staticmethod
     def _prefer(slot: _Slot | None, blocked: bool) -> int:

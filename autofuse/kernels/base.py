@@ -35,6 +35,10 @@ class Schedule:
         """A numeric choice."""
         return int(self.values[name])
 
+    def flag(self, name: str) -> bool:
+        """A choice of 0 or 1; off where a schedule was made before there was that choice."""
+        return bool(self.values.get(name, 0))
+
     def text(self) -> str:
         return " ".join(f"{k}={v}" for k, v in self.choices) or "-"
 

@@ -13,6 +13,7 @@ from autofuse.ir.target import Target
 from autofuse.kernels.access import Resolver, bind, collapse, iterate
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
 from autofuse.kernels.layouts import map_layouts
+from autofuse.kernels.nest import streams
 from autofuse.kernels.spans import lanewise, tasks
 from autofuse.loops.ir import Kernel, Stmt, Store
 from autofuse.loops.verify import verify_kernel
@@ -32,9 +33,10 @@ class MapHost:
             yield Variant(self.name, "vector", program, ins, outs)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
-        """`points`: elements of an output; `cores`."""
+        """`points`: elements of an output; `bytes`: of all operands; `cores`, `l3`."""
         form = _form(variant)
-        return {"points": form.row_points, "cores": target.cores}
+        nbytes = bind(variant).nbytes
+        return {"points": form.row_points, "bytes": nbytes, "cores": target.cores, "l3": target.l3}
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
         """Tasks of 16 Ki elements, or smaller ones so that each core has some."""
@@ -42,7 +44,7 @@ class MapHost:
         task = 16384
         while task > 1024 and points // task < 4 * target.cores:
             task //= 4
-        return Schedule.of({"task": task, "unroll": 2})
+        return Schedule.of({"task": task, "unroll": 2, "stream": int(streams(bind(variant).nbytes, target))})
 
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""
@@ -67,6 +69,8 @@ class MapHost:
         inner = axes[-1] if axes else None
         n = (inner.extent or 0) if inner is not None else 1
 
+        stream = schedule.flag("stream")
+
         def block(outer: dict[Expr, Expr], start: Expr, lanes: int, unroll: int) -> tuple[Stmt, ...]:
             def lane(point: Expr, register: Expr) -> tuple[Stmt, ...]:
                 del register
@@ -74,7 +78,7 @@ class MapHost:
                 if inner is not None:
                     at[inner] = point
                 return tuple(
-                    Store(o.buffer, ix.substitute(off, at), ix.substitute(v, at))
+                    Store(o.buffer, ix.substitute(off, at), ix.substitute(v, at), stream=stream)
                     for o, off, v in zip(binding.outputs, offsets, values, strict=True)
                 )
 

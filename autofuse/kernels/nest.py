@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autofuse.fusion.form import Anchor, Form
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, Var, const, loads, select, variables
+from autofuse.ir.target import Target
 from autofuse.kernels.access import Binding, Resolver, bind, collapse, iterate
 from autofuse.kernels.base import Variant
 from autofuse.loops.ir import Buffer, Store
@@ -86,8 +87,13 @@ def stride(nest: Nest, axis: Var | None) -> int:
     return score
 
 
-def store(nest: Nest, k: int, at: Mapping[Expr, Expr]) -> Store:
+def store(nest: Nest, k: int, at: Mapping[Expr, Expr], stream: bool = False) -> Store:
     """The statement that delivers output k at a point; padding gets zeros."""
     value = ix.substitute(nest.values[k], at)
     value = select(ix.substitute(nest.valid, at), value, const(0, value.dtype))
-    return Store(nest.binding.outputs[k].buffer, ix.substitute(nest.offsets[k], at), value)
+    return Store(nest.binding.outputs[k].buffer, ix.substitute(nest.offsets[k], at), value, stream=stream)
+
+
+def streams(nbytes: int, target: Target) -> bool:
+    """Whether stores should go past the caches: a launch that moves so much leaves nothing there for the next one."""
+    return 4 * nbytes >= 3 * target.l3 > 0

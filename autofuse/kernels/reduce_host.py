@@ -13,9 +13,10 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
+from autofuse.kernels.access import bind
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
 from autofuse.kernels.layouts import map_layouts
-from autofuse.kernels.nest import nest_of, stride
+from autofuse.kernels.nest import nest_of, streams, stride
 from autofuse.kernels.reduce_loops import inner_loops, outer_loops
 from autofuse.loops.ir import Kernel
 from autofuse.loops.verify import verify_kernel
@@ -45,14 +46,15 @@ class ReduceHost:
                 yield probe
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
-        """`rows`, `reduced`: points of the domain; `inner`: 1 for the inner algorithm; `cached`: cacheable expressions."""
+        """`rows`, `reduced`: points of the domain; `inner`: 1 for the inner algorithm; `bytes`: of all operands; limits of the target."""
         form = _form(variant)
         return {
             "rows": form.row_points,
             "reduced": form.reduced_points,
             "inner": int(variant.algorithm == "inner"),
             "cores": target.cores,
-            "l1": target.l1,
+            "bytes": bind(variant).nbytes,
+            "l3": target.l3,
         }
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
@@ -62,7 +64,9 @@ class ReduceHost:
         task = 16384
         while task > each and form.row_points * each // task < 4 * target.cores:
             task //= 2
-        return Schedule.of({"unroll": 4 if variant.algorithm == "inner" else 1, "task": task, "cache": "keep"})
+        unroll = 4 if variant.algorithm == "inner" else 1
+        stream = int(streams(bind(variant).nbytes, target))
+        return Schedule.of({"unroll": unroll, "task": task, "cache": "keep", "stream": stream})
 
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""

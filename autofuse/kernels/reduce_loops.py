@@ -45,6 +45,7 @@ class _Writer:
         groups: list[list[Expr]] = [[nest.bodies[a] for a in p] for p in self.passes]
         groups.append([nest.values[k] for k in self.full])
         keep = schedule.values["cache"] == "keep"
+        self.stream = schedule.flag("stream")
         self.cached = reused(groups, nest.reduced) if keep else ()
         self.budget = target.l2 // 2
         self.fresh = itertools.count()
@@ -138,7 +139,7 @@ class _Inner(_Writer):
 
             def lane(here: At, register: Expr) -> tuple[Stmt, ...]:
                 del register
-                return tuple(store(self.nest, k, here) for k in self.full)
+                return tuple(store(self.nest, k, here, self.stream) for k in self.full)
 
             out += self.sweep(len(self.passes), known, kept, lane)
         return tuple(out)
@@ -295,7 +296,7 @@ class _Outer(_Writer):
 
             def write_full(here: At, register: Expr) -> tuple[Stmt, ...]:
                 del register
-                return tuple(store(nest, k, here) for k in self.full)
+                return tuple(store(nest, k, here, self.stream) for k in self.full)
 
             last = len(self.passes)
             out += self.over_reduced(nest.reduced, f"o{next(self.fresh)}_", lambda r: visit(last, write_full, r))

@@ -51,3 +51,37 @@ def test_results_of_a_recurrence_may_be_left_out(read: tuple[int, ...], device: 
     graph = import_model(model)
     for actual, k in zip(run(graph, Partitioner(graph, device.target).unfused(), device, inputs), read, strict=True):
         np.testing.assert_allclose(actual, np.asarray(expected[k]).reshape(actual.shape), rtol=1e-4, atol=1e-5)
+
+
+def test_a_tensor_joined_with_parts_of_itself(device: Device) -> None:
+    """The parts are views of the tensor: they cannot lie in the join while the tensor lies in another place of it."""
+    x = RNG.normal(size=(4, 1, 16)).astype(np.float32)
+    constants = {"zero": np.array([0]), "one": np.array([1]), "three": np.array([3]), "four": np.array([4])}
+    nodes = [
+        N("Exp", ["x"], ["e"]),
+        N("Slice", ["e", "zero", "one", "zero"], ["head"]),
+        N("Slice", ["e", "three", "four", "zero"], ["tail"]),
+        N("Concat", ["tail", "e", "head"], ["joined"], axis=0),
+        N("Neg", ["joined"], ["y"]),
+    ]
+    graph = import_model(make(nodes, {"x": x}, {"y": (FLOAT, (6, 1, 16))}, constants))
+    e = np.exp(x)
+    expected = -np.concatenate([e[3:], e, e[:1]])
+    partitioner = Partitioner(graph, device.target)
+    for partition in (partitioner.unfused(), partitioner.greedy()):
+        np.testing.assert_allclose(run(graph, partition, device, {"x": x})[0], expected, rtol=1e-5)
+
+
+def test_an_input_seen_in_another_shape_is_joined_by_copying(device: Device) -> None:
+    x = RNG.normal(size=(2, 32)).astype(np.float32)
+    nodes = [
+        N("Reshape", ["x", "shape"], ["flat"]),
+        N("Exp", ["flat"], ["e"]),
+        N("Concat", ["flat", "e"], ["joined"], axis=0),
+        N("Neg", ["joined"], ["y"]),
+    ]
+    graph = import_model(make(nodes, {"x": x}, {"y": (FLOAT, (2, 64))}, {"shape": np.array([1, 64])}))
+    expected = -np.concatenate([x.reshape(1, 64), np.exp(x.reshape(1, 64))])
+    np.testing.assert_allclose(
+        run(graph, Partitioner(graph, device.target).unfused(), device, {"x": x})[0], expected, rtol=1e-5
+    )
