@@ -14,6 +14,7 @@ from autofuse.measure.racing import compare, median, pick
 from autofuse.measure.result import Opened, Status
 
 _FIRST_ROUNDS = 3
+_STAMPED = 5
 _LONGEST_RUN = 0.25
 _MOST_REPEATS = 20
 _FEWEST_ROUNDS, _MOST_ROUNDS = 6, 20
@@ -80,6 +81,7 @@ class Book:
         if not entry.ok:
             self._drop(entry)
             return entry
+        self.profile([entry], _STAMPED)
         if self.best is None or self._faster(entry, self.best):
             old, self.best = self.best, entry
             if old is not None:

@@ -30,6 +30,10 @@ SMALL_SPACE = 24
 MOST_SCHEDULES = 20_000
 """Schedules of one variant that are looked at."""
 BATCH = 6
+IN_PLACE = 0.1
+"""Beyond this relative difference a kernel's time inside an engine replaces its time alone."""
+OTHER_CLASS = 24
+"""Candidates of the slower of the two classes, direct and tolerant algorithms, that are searched: baselines are tuned, too."""
 PATIENCE = 4
 """Failures of a variant, without a success, after which it is given up."""
 _DEADLY = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
@@ -62,6 +66,8 @@ class KernelStudy:
     """The best of each variant, by its key."""
     leader: Tried | None = None
     keys: dict[int, tuple[Variant, str]] = field(default_factory=dict)
+    in_place: dict[str, tuple[Schedule, float]] = field(default_factory=dict)
+    """What a variant took inside an engine, in seconds, by its key."""
     batches: int = 0
     closed: bool = False
     seeds: list[Choice] | None = None
@@ -138,6 +144,33 @@ class KernelStudies:
             found = self._options[program.signature] = self._make_options(program)
         return found
 
+    def direct_options(self, program: RegionProgram) -> Sequence[Option]:
+        """The options without tolerant algorithms, or all where there is no other."""
+        every = self.options(program)
+        return [o for o in every if not o.variant.tolerant] or every
+
+    def observe_in_place(self, seen: Sequence[tuple[Variant, Schedule, float]]) -> None:
+        """Kernels as they were timed inside an engine, in seconds.
+
+        They price variants that were not measured alone. Where both are known they are put on one scale first, by the ratio over all of the
+        engine's kernels, because the machine's speed drifts; what still differs by more than a tenth is worth more than a timing alone.
+        """
+        alone = {}
+        for k, (v, schedule, _) in enumerate(seen):
+            best = self.of(v.program).best.get(self.of(v.program).key(v))
+            if best is not None and best.choice[1] == schedule:
+                alone[k] = best.measurement.seconds
+        together = sum(seen[k][2] for k in alone)
+        scale = sum(alone.values()) / together if together > 0 else 1.0
+        for k, (v, schedule, seconds) in enumerate(seen):
+            study = self.of(v.program)
+            scaled = seconds * scale
+            if k in alone and abs(scaled / alone[k] - 1) <= IN_PLACE:
+                study.in_place.pop(study.key(v), None)
+            else:
+                study.in_place[study.key(v)] = (schedule, scaled)
+            self._options.pop(v.program.signature, None)
+
     def _make_options(self, program: RegionProgram) -> list[Option]:
         study = self.of(program)
         out = [Option(v, Schedule(()), 0.0, True) for v in variants(program, self.target) if v.family == "view"]
@@ -156,8 +189,13 @@ class KernelStudies:
             if (v.family, v.algorithm) in suspect:
                 continue
             best = study.best.get(study.key(v))
+            placed = study.in_place.get(study.key(v))
             if best is not None:
-                out.append(Option(v, best.choice[1], best.measurement.seconds, True))
+                same = placed is not None and placed[0] == best.choice[1]
+                seconds = placed[1] if placed is not None and same else best.measurement.seconds
+                out.append(Option(v, best.choice[1], seconds, True))
+            elif placed is not None and study.key(v) not in failed:
+                out.append(Option(v, placed[0], placed[1], True))
             elif study.key(v) not in failed:
                 # Estimates are hopeful. Unscaled, whatever was not measured would look better than what was.
                 scale = ratios.get((v.family, v.algorithm), max(1.0, self._usual(v.family, v.algorithm)))
@@ -306,8 +344,17 @@ class KernelStudies:
 
     def _near(self, study: KernelStudy, only: Variant | None) -> list[Table]:
         """The candidates of the variants that are near the best, the best variant first."""
-        near = [v for v in self._worthwhile(study) if self._guess(study, v) <= NEAR * study.seconds]
-        return [self._table(study, v) for v in ([only] if only is not None else near)]
+        if only is not None:
+            return [self._table(study, only)]
+        near: list[Variant] = []
+        for tolerant in (False, True):
+            mine = [v for v in self._worthwhile(study) if v.tolerant is tolerant]
+            best = min((self._guess(study, v) for v in mine), default=float("inf"))
+            spent = sum(1 for t in study.tried.values() if t.choice[0].tolerant is tolerant)
+            if best <= NEAR * study.seconds or spent < OTHER_CLASS:
+                near += [v for v in mine if self._guess(study, v) <= NEAR * best]
+        near.sort(key=lambda v: self._guess(study, v))
+        return [self._table(study, v) for v in near]
 
     def _sampled(self, study: KernelStudy, tables: list[Table], out: list[Choice], batch: int) -> list[Choice]:
         """Fill the batch with what Optuna proposes."""

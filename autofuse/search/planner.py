@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from autofuse.errors import PlanError, VerificationError
 from autofuse.fusion.partition import Partition, Partitioner
 from autofuse.fusion.region import Region, RegionProgram, program_of
 from autofuse.ir.graph import Graph
-from autofuse.kernels.base import Variant
+from autofuse.kernels.base import Schedule, Variant
 from autofuse.measure.bench import Bench
 from autofuse.search.kernel_study import KernelStudies
 
@@ -48,8 +49,12 @@ class Planner:
             found = self._programs[region] = program_of(self.graph, region)
         return found
 
-    def plan(self, partition: Partition, origin: str) -> Plan | None:
-        """The cheapest assignment by what is known now; None where a region has no option left."""
+    def plan(self, partition: Partition, origin: str, direct: bool = False) -> Plan | None:
+        """The cheapest assignment by what is known now; None where a region has no option left.
+
+        `direct` leaves out algorithms that round more (Winograd), so that what fusion and tuning gain can be told from what they gain.
+        """
+        options = self.studies.direct_options if direct else self.studies.options
         try:
             return assign(
                 self.graph,
@@ -57,7 +62,7 @@ class Planner:
                 self.bench.target,
                 self.bench.threads,
                 self.accuracy,
-                self.studies.options,
+                options,
                 origin,
             )
         except VerificationError:
@@ -106,6 +111,16 @@ class Planner:
             else:
                 total += estimate(variant_of(self.graph, r, self.bench.target), self.bench.target, self.bench.threads)
         return total
+
+    def placed(self, plan: Plan, region_ns: Sequence[float]) -> list[tuple[Variant, Schedule, float]]:
+        """The kernels of a plan with the seconds that their regions took in place: the median over equal ones."""
+        found: dict[tuple[str, Schedule], tuple[Variant, list[float]]] = {}
+        for r, ns in zip(plan.regions, region_ns, strict=True):
+            if not r.region.nodes or r.family in ("host", "view") or ns <= 0:
+                continue
+            v = variant_of(self.graph, r, self.bench.target)
+            found.setdefault((v.key, r.schedule), (v, []))[1].append(ns * 1e-9)
+        return [(v, schedule, statistics.median(ns)) for (_, schedule), (v, ns) in found.items()]
 
     def open_kernels(self, plan: Plan) -> list[tuple[Variant, float]]:
         """The variants of a plan that were not measured, with the seconds that they hold by their estimates, the heaviest first."""

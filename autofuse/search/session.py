@@ -91,25 +91,34 @@ class Session:
     def run_baselines(self) -> None:
         """The unfused and the greedy plan with heuristic schedules."""
         self._phase = Phase.BASELINES
-        for k, (partition, origin) in enumerate(((self.unfused, "unfused"), (self.greedy, "greedy"))):
-            self.tell(f"the {origin} plan", k, 2)
-            self._baseline(partition, origin)
+        self.tell("the unfused plan", 0, 2)
+        self._baseline(self.unfused, "unfused", direct=True)
+        self.tell("the greedy plan", 1, 2)
+        self._baseline(self.greedy, "greedy")
 
-    def _baseline(self, partition: Partition, origin: str) -> Entry | None:
+    def _attempt(self, plan: Plan) -> Entry:
+        """Try a plan end to end, and learn from it what its kernels take in place."""
+        fresh = not self.book.tried(plan)
+        entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+        if fresh and entry.ok and entry.region_ns:
+            self.studies.observe_in_place(self.planner.placed(plan, entry.region_ns))
+        return entry
+
+    def _baseline(self, partition: Partition, origin: str, direct: bool = False) -> Entry | None:
         """Try a partition's plan; where it fails, find the kernels to blame and plan again without them."""
         entry: Entry | None = None
         for _ in range(_REPAIRS):
-            plan = self.planner.plan(partition, origin)
+            plan = self.planner.plan(partition, origin, direct)
             if plan is None:
                 self.notes.append(f"the {origin} partition cannot run: a region of it has no working kernel")
                 return entry
             if self.bench.oracle.startswith("the outputs of the unfused"):
                 self._check_kernels(plan)
-                plan = self.planner.plan(partition, origin) or plan
+                plan = self.planner.plan(partition, origin, direct) or plan
             if self.heuristic is None and partition is self.unfused:
                 self.heuristic = plan
             again = self.book.tried(plan)
-            entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+            entry = self._attempt(plan)
             if entry.ok:
                 if entry not in self.baselines:
                     self.baselines.append(entry)
@@ -141,10 +150,14 @@ class Session:
             plans = [p for p in (self.planner.plan(x, "") for x in (self.unfused, self.greedy)) if p is not None]
             if not self._study_heaviest(plans, share):
                 break
-        for partition, origin in ((self.unfused, "unfused, tuned"), (self.greedy, "greedy, tuned")):
+        for partition, origin, direct in (
+            (self.unfused, "unfused, tuned", True),
+            (self.greedy, "greedy, tuned", True),
+            (self.greedy, "greedy, tuned, any algorithm", False),
+        ):
             if self.budget.within(PLAN_SHARE):
-                self.tell(f"the {origin} plan")
-                self._baseline(partition, origin)
+                self.tell(f"the plan {origin}")
+                self._baseline(partition, origin, direct)
 
     def _study_heaviest(self, plans: list[Plan], share: float, steps: int = 4) -> bool:
         """A few steps on the signatures that promise most; False where nothing is left to study."""
@@ -193,9 +206,11 @@ class Session:
                 if not self.budget.within(share):
                     break
             self.tell(f"{proposed} partitions proposed", proposed, self._trials or 0)
-            if not self._advance(pool, share) and exhausted:
-                if not self._study_heaviest(self._leading(pool), share):
-                    break
+            moved = self._advance(pool, share)
+            # Better schedules of what is already good are as likely to pay as another partition.
+            studied = self._study_heaviest(self._leading(pool), share, steps=1)
+            if exhausted and not moved and not studied:
+                break
 
     def _price(self, proposal: Proposal, pool: dict[object, tuple[Proposal, Plan, float]]) -> None:
         plan = self.planner.plan(proposal.partition, proposal.label)
@@ -228,7 +243,7 @@ class Session:
             if seconds > 1.1 * best and self.book.best is not None:
                 continue
             self.tell(f"{proposal.label} end to end")
-            self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+            self._attempt(plan)
             return True
         return False
 
@@ -247,7 +262,9 @@ class Session:
         self._phase = Phase.FINALS
         self._refresh_best()
         ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.ns)
-        keep = list(dict.fromkeys([*ranked[:FINALISTS], *self.baselines]))
+        # The best of each step is there too, so that gains are told apart on paired numbers.
+        steps = {e.step: e for e in reversed(ranked)}
+        keep = list(dict.fromkeys([*ranked[:FINALISTS], *self.baselines[:1], *steps.values()]))
         self.tell("the best plans side by side", 0, len(keep))
         self.book.final(keep, self.budget.left)
         self.book.profile([e for e in keep if e.ok], 5)
@@ -260,7 +277,7 @@ class Session:
         regions = tuple(r.region for r in best.plan.regions if r.region.nodes)
         plan = self.planner.plan(Partition(regions), best.plan.origin)
         if plan is not None and not self.planner.open_kernels(plan) and not self.book.tried(plan):
-            self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+            self._attempt(plan)
 
     def failure(self) -> str:
         """Why no plan works, in words."""

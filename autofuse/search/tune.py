@@ -248,7 +248,7 @@ def _run(session: Session, task: Task, reached: list[Calibration]) -> None:
             session.notes.append(f"the previous best plan was not used: {e}")
     session.run_baselines()
     session.tell("what the device reaches")
-    found = session.bench.reached(session.budget.at(0.5))
+    found = session.bench.reached(session.budget.at(0.7))
     reached.append(Calibration(found.bandwidth, found.flops, found.launch))
     if not found.measured:
         session.notes.append(
