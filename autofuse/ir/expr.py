@@ -8,6 +8,8 @@ never change a floating-point result; index arithmetic is simplified in `autofus
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -79,13 +81,19 @@ Expr = Const | Var | Load | Apply
 # such frames on the heap, so that a higher limit costs nothing.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))
 
-_INTERNED: dict[tuple[Any, ...], Expr] = {}
+# Weak, so that the expressions of a candidate that was lowered and dropped do not outlive it: a long tune makes millions.
+_INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
+_MAKING = threading.Lock()
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], Expr]) -> Expr:
     found = _INTERNED.get(key)
     if found is None:
-        found = _INTERNED[key] = make()
+        with _MAKING:
+            found = _INTERNED.get(key)
+            if found is None:
+                found = make()
+                _INTERNED[key] = found
     return found
 
 

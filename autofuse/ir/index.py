@@ -31,7 +31,7 @@ Terms = tuple[tuple[Expr, int], ...]
 _BIG = 1 << 62
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def bounds(e: Expr) -> tuple[int, int]:
     """The least and greatest value that an index expression can take (inclusive)."""
     match e:
@@ -67,7 +67,7 @@ def bounds(e: Expr) -> tuple[int, int]:
             return -_BIG, _BIG
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def terms(e: Expr) -> tuple[Terms, int]:
     """An index expression as (((atom, coefficient), ...), constant)."""
     found: dict[Expr, int] = {}
@@ -103,7 +103,7 @@ def from_terms(parts: Iterable[tuple[Expr, int]], constant: int) -> Expr:
     return out if constant == 0 else apply("add", (out, const(constant)), INDEX)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 15)
 def _order(e: Expr) -> str:
     match e:
         case Var():
@@ -164,7 +164,7 @@ def mul(a: Expr, b: Expr | int) -> Expr:
     return apply("mul", (a, b), INDEX)
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def floor_div(a: Expr, d: int) -> Expr:
     """a // d, rounding down, d > 0."""
     if d == 1:
@@ -213,7 +213,7 @@ def _coarse(rest: list[tuple[Expr, int]], constant: int, d: int) -> tuple[int, E
     return None
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def floor_mod(a: Expr, d: int) -> Expr:
     """a mod d with the sign of d, d > 0."""
     if d == 1:
@@ -308,7 +308,7 @@ def negate(p: Expr) -> Expr:
             return apply("not", (p,), DType.BOOL)
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=1 << 16)
 def _rebuild(e: Apply, args: tuple[Expr, ...]) -> Expr:
     """One node with simplified arguments: index arithmetic is normalised, all else is kept as it is."""
     if e.dtype is INDEX and all(a.dtype is INDEX for a in args):
