@@ -48,7 +48,7 @@ def environment(device: Device) -> dict[str, Any]:
     found: dict[str, Any] = {
         "autofuse": __version__,
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": " ".join([platform.system(), platform.machine(), *platform.libc_ver()]),
         "device": device.target.name,
     }
     if device.target.is_cuda:
