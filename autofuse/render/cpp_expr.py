@@ -16,10 +16,11 @@ from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, cast_to, children, const, walk
 from autofuse.loops.ir import Buffer, Scope
-from autofuse.render.cpp_flatten import Property, Register, lane_variable, position_property, value_nodes
+from autofuse.render.cpp_flatten import Register, lane_variable
 from autofuse.render.cpp_functions import named_function, scalar_cast, with_plain_power
 from autofuse.render.cpp_types import HALF, HOST, SCALAR, TYPES, Mode, Value, constant, stored, vector_type
 from autofuse.render.cpp_vector import vector_apply
+from autofuse.render.cpp_widths import Property, position_property, unknown, value_nodes
 from autofuse.render.scalar import INFIX, narrow, never_negative
 
 _DEEP = 24  # an expression is bound at every so many levels: compilers limit how deep parentheses nest
@@ -50,6 +51,7 @@ class ExpressionWriter:
         self.loads_memory = Property(lambda e: isinstance(e, Load))
         self.unguarded = 0  # above 0: inside of what a guard protects, so loads may not be moved out
         self.depths: dict[Expr, int] = {}
+        self.splits: dict[tuple[Expr, Var], tuple[int | None, Expr]] = {}
 
     # ---- wanting values
 
@@ -115,11 +117,11 @@ class ExpressionWriter:
         return self.counts[e] > 1 or self._depth(e) % _DEEP == 0
 
     def _depth(self, root: Expr) -> int:
-        if root not in self.depths:
-            for e in walk(root):
-                if e not in self.depths:
-                    self.depths[e] = 1 + max((self.depths[c] for c in children(e)), default=0)
-        return self.depths[root]
+        depths = self.depths
+        if root not in depths:
+            for e in unknown(root, depths):
+                depths[e] = 1 + max((depths[c] for c in children(e)), default=0)
+        return depths[root]
 
     def _flatten_deep(self, root: Expr, mode: Mode) -> None:
         """Bind the lower parts of a deep expression first, so that writing it needs little of Python's stack."""
@@ -150,12 +152,15 @@ class ExpressionWriter:
         seen: set[Expr] = set()
         for root in roots:
             counts[root] += 1
-            if root in seen:
-                continue
-            for e in walk(root):
+            stack = [root]
+            while stack:
+                e = stack.pop()
                 if e not in seen:
                     seen.add(e)
-                    counts.update(children(e))
+                    below = children(e)
+                    for c in below:
+                        counts[c] += 1
+                    stack += below
         return counts
 
     def forget(self, buffer: Buffer) -> None:
@@ -178,8 +183,14 @@ class ExpressionWriter:
         """(step, base) of an offset that is base + step * lane; step None where it is no such sum."""
         if mode.lane is None or not self.depends(offset):
             return 0, offset
-        step = dict(ix.terms(offset)[0]).get(mode.lane, 0)
-        base = ix.sub(offset, ix.mul(mode.lane, step))
+        found = self.splits.get((offset, mode.lane))
+        if found is None:
+            found = self.splits[offset, mode.lane] = self._split(offset, mode.lane)
+        return found
+
+    def _split(self, offset: Expr, lane: Var) -> tuple[int | None, Expr]:
+        step = dict(ix.terms(offset)[0]).get(lane, 0)
+        base = ix.sub(offset, ix.mul(lane, step))
         return (None, offset) if self.depends(base) else (step, base)
 
     def register(self, buffer: Buffer, offset: Expr, mode: Mode) -> Value:

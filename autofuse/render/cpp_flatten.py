@@ -7,15 +7,12 @@ neighbouring loops are the same object.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from autofuse.errors import CompileError
 from autofuse.ir import index as ix
-from autofuse.ir.dtype import DType
-from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, children, const, var, walk
-from autofuse.ir.index import substitute
+from autofuse.ir.expr import Const, Expr, Var, const, var
 from autofuse.loops.ir import (
     Alloc,
     Barrier,
@@ -31,9 +28,9 @@ from autofuse.loops.ir import (
     Store,
     ThreadReduce,
     blocks_of,
-    expressions,
     statements,
 )
+from autofuse.render.cpp_widths import Widths, accesses, unknown
 
 MOST_LINES = 16384
 
@@ -81,7 +78,7 @@ Item = Line | Fold | Loop | Branch
 def flatten_kernel(kernel: Kernel, vector_bytes: int) -> tuple[Item, ...]:
     """The body of the kernel's grid loop. CompileError where the host has no rendering of a statement."""
     _refuse(kernel)
-    return tuple(_Flattener(kernel, _Widths(kernel, vector_bytes)).block(kernel.body.body, {}, None))
+    return tuple(_Flattener(kernel, Widths(kernel, vector_bytes)).block(kernel.body.body, _Meaning(), None))
 
 
 def _refuse(kernel: Kernel) -> None:
@@ -94,134 +91,73 @@ def _refuse(kernel: Kernel) -> None:
             raise CompileError(f"kernel {kernel.family}: {kernel.threads} threads with barriers do not run on the host")
 
 
-# ---- what varies over the lanes
-
-
-class Property:
-    """A property that an expression has where `test` holds for it or (with `every`: and) its subexpressions, remembered."""
-
-    def __init__(self, test: Callable[[Expr], bool], every: bool = False) -> None:
-        self.test = test
-        self.every = every
-        self.known: dict[Expr, bool] = {}
-
-    def __call__(self, root: Expr) -> bool:
-        found = self.known.get(root)
-        if found is None:
-            for e in walk(root):
-                if e not in self.known:
-                    below = (self.known[c] for c in children(e))
-                    own = self.test(e)
-                    self.known[e] = (own and all(below)) if self.every else (own or any(below))
-            found = self.known[root]
-        return found
-
-
-def position_property() -> Property:
-    """Whether an expression is computed from loop variables alone: a position or a test of positions, not data."""
-    return Property(
-        lambda e: (
-            e.dtype in (INDEX, DType.BOOL) and not isinstance(e, Load) and not (isinstance(e, Var) and e.extent is None)
-        ),
-        every=True,
-    )
-
-
-def value_nodes(root: Expr, is_position: Property) -> Iterator[Expr]:
-    """The subexpressions that take part in arithmetic, parents first: not those of addresses, guards and positions."""
-    stack = [root]
-    seen: set[Expr] = set()
-    while stack:
-        e = stack.pop()
-        if e in seen or is_position(e):
-            continue
-        seen.add(e)
-        yield e
-        if isinstance(e, Apply):
-            stack.extend(e.args)
-
-
-VectorScope = For | LaneReduce
-
-
-class _Widths:
-    """How many lanes each vector loop gets: those of a machine vector of its widest arithmetic."""
-
-    def __init__(self, kernel: Kernel, vector_bytes: int) -> None:
-        self.bytes = vector_bytes
-        self.is_position = position_property()
-        self.width: dict[int, int] = {}  # by id(): hashing a loop walks all of it
-        users: dict[Buffer, set[int]] = {}
-        for s in statements(kernel.body):
-            if isinstance(s, LaneReduce):
-                self._enter(s, s.lane, (s,), users)
-            elif isinstance(s, For) and s.kind is LoopKind.VECTOR:
-                self._enter(s, s.var, s.body, users)
-        # a register buffer is one array of vectors: all loops that use it see the same width
-        changed = True
-        while changed:
-            changed = False
-            for loops in users.values():
-                least = min(self.width[loop] for loop in loops)
-                for loop in loops:
-                    if self.width[loop] != least:
-                        self.width[loop], changed = least, True
-
-    def _enter(self, s: VectorScope, lane: Var, body: Iterable[Stmt], users: dict[Buffer, set[int]]) -> None:
-        inner = [x for b in body for x in statements(b)]
-        extent = int(s.stop.value) if isinstance(s, For) and isinstance(s.stop, Const) else lane.extent or 1
-        lanes = {lane}
-        varying = Property(lambda e: isinstance(e, Var) and e in lanes)
-        size, diverges = 1, False
-        for x in inner:
-            if isinstance(x, Let) and varying(x.value):
-                lanes.add(x.var)
-            divergent = (x.condition,) if isinstance(x, If) else (x.begin, x.stop) if isinstance(x, For) else ()
-            diverges = diverges or any(varying(e) for e in divergent)
-            for root in expressions(x):
-                if isinstance(x, Store) and root is x.offset:
-                    continue
-                for e in value_nodes(root, self.is_position):
-                    if varying(e):
-                        size = max(size, (e.dtype if isinstance(e, Load) else e.dtype.compute).itemsize)
-            if isinstance(x, Store) and varying(x.offset):
-                size = max(size, x.buffer.dtype.itemsize)
-            for buffer, offset in accesses(x):
-                if buffer.scope is Scope.REGISTER and varying(offset):
-                    users.setdefault(buffer, set()).add(id(s))
-        most = max(1, self.bytes // size)
-        self.width[id(s)] = 1 if diverges else math.gcd(extent, 1 << (most.bit_length() - 1))
-
-    def __getitem__(self, s: VectorScope) -> int:
-        return self.width[id(s)]
-
-
-def accesses(s: Stmt) -> Iterator[tuple[Buffer, Expr]]:
-    """The (buffer, offset) pairs that a statement itself reads or writes."""
-    if isinstance(s, Store):
-        yield s.buffer, s.offset
-    for root in expressions(s):
-        for e in walk(root):
-            if isinstance(e, Load) and isinstance(e.source, Buffer):
-                yield e.source, e.index[0]
-
-
 # ---- unrolling
 
 
+class _Meaning:
+    """What variables stand for inside a block: expressions with all of them replaced, remembered.
+
+    A result is remembered in the outermost block whose variables suffice for it, so that the copies of an unrolled loop share
+    what does not depend on the loop.
+    """
+
+    def __init__(self, outer: _Meaning | None = None) -> None:
+        self.chain: tuple[_Meaning, ...] = (*outer.chain, self) if outer is not None else (self,)
+        self.done: dict[Expr, tuple[Expr, int]] = {}
+        self.inward = [m.done for m in reversed(self.chain)]
+
+    def define(self, v: Var, value: Expr) -> None:
+        self.done[v] = (value, len(self.chain) - 1)
+
+    def inner(self, v: Var | None = None, value: Expr | None = None) -> _Meaning:
+        """The meaning inside a nested block, where `v` stands for `value`."""
+        new = _Meaning(self)
+        if v is not None and value is not None:
+            new.define(v, value)
+        return new
+
+    def find(self, e: Expr) -> tuple[Expr, int] | None:
+        for m in self.inward:
+            found = m.get(e)
+            if found is not None:
+                return found
+        return None
+
+    def __contains__(self, e: object) -> bool:
+        return isinstance(e, Expr) and self.find(e) is not None
+
+    def __call__(self, root: Expr) -> Expr:
+        found = self.find(root)
+        if found is None:
+            for e in unknown(root, self):
+                levels = [0]
+
+                def below(c: Expr, levels: list[int] = levels) -> Expr:
+                    known = self.find(c)
+                    assert known is not None
+                    levels.append(known[1])
+                    return known[0]
+
+                new = ix.rebuilt(e, below)
+                found = (new, max(levels))
+                self.chain[found[1]].done[e] = found
+            assert found is not None
+        return found[0]
+
+
 class _Flattener:
-    def __init__(self, kernel: Kernel, widths: _Widths) -> None:
+    def __init__(self, kernel: Kernel, widths: Widths) -> None:
         self.kernel = kernel
         self.widths = widths
         self.lines = 0
         self.fresh = 0
 
-    def block(self, body: tuple[Stmt, ...], known: Mapping[Expr, Expr], lane: Var | None) -> Iterator[Item]:
-        at = dict(known)
+    def block(self, body: tuple[Stmt, ...], at: _Meaning, lane: Var | None) -> Iterator[Item]:
+        """The statements of a block; `at` is its own."""
         for s in body:
             yield from self.statement(s, at, lane)
 
-    def statement(self, s: Stmt, at: dict[Expr, Expr], lane: Var | None) -> Iterator[Item]:
+    def statement(self, s: Stmt, at: _Meaning, lane: Var | None) -> Iterator[Item]:
         match s:
             case For():
                 yield from self.loop(s, at, lane)
@@ -229,21 +165,20 @@ class _Flattener:
                 yield from self.branch(s, at, lane)
             case Let() | ThreadReduce():
                 target = s.var if isinstance(s, Let) else s.target
-                value = substitute(s.value, at)
+                value = at(s.value)
                 if isinstance(value, (Const, Var)) and value.dtype is target.dtype:
-                    at[target] = value
+                    at.define(target, value)
                     return
-                at[target] = self.rename(target)
-                yield self.line(Let(at[target], value), lane)  # type: ignore[arg-type]
+                new = self.rename(target)
+                at.define(target, new)
+                yield self.line(Let(new, value), lane)
             case Store():
-                guard = substitute(s.guard, at) if s.guard is not None else None
+                guard = at(s.guard) if s.guard is not None else None
                 if isinstance(guard, Const):
                     if not guard.value:
                         return
                     guard = None
-                yield self.line(
-                    Store(s.buffer, substitute(s.offset, at), substitute(s.value, at), guard, s.stream), lane
-                )
+                yield self.line(Store(s.buffer, at(s.offset), at(s.value), guard, s.stream), lane)
             case Alloc():
                 yield self.line(s, lane)
             case LaneReduce():
@@ -261,48 +196,49 @@ class _Flattener:
         self.fresh += 1
         return var(f"{v.name}_{self.fresh}", v.extent, v.dtype)
 
-    def loop(self, s: For, at: dict[Expr, Expr], lane: Var | None) -> Iterator[Item]:
-        begin, end = substitute(s.begin, at), substitute(s.stop, at)
+    def loop(self, s: For, at: _Meaning, lane: Var | None) -> Iterator[Item]:
+        begin, end = at(s.begin), at(s.stop)
         count = ix.sub(end, begin)
         if isinstance(count, Const) and count.value <= 0:
             return
         single = isinstance(count, Const) and count.value == 1
+        steps = int(count.value) if isinstance(count, Const) else 0
         match s.kind:
             case LoopKind.UNROLL:
-                for k in range(int(count.value) if isinstance(count, Const) else 0):
-                    yield from self.block(s.body, {**at, s.var: const(k)}, lane)
+                for k in range(steps):
+                    yield from self.block(s.body, at.inner(s.var, const(k)), lane)
             case LoopKind.VECTOR:
-                width = self.widths[s]
-                inner = lane_variable(width)
-                for k in range(0, int(count.value) if isinstance(count, Const) else 0, width):
-                    point = ix.add(inner, const(k)) if inner is not None else const(k)
-                    yield from self.block(s.body, {**at, s.var: point}, inner)
+                for inner, point in self.vectors(self.widths[s], steps):
+                    yield from self.block(s.body, at.inner(s.var, point), inner)
             case _ if single:
-                yield from self.block(s.body, {**at, s.var: begin}, lane)
+                yield from self.block(s.body, at.inner(s.var, begin), lane)
             case _:
-                at_var = self.rename(s.var)
-                yield Loop(at_var, begin, end, tuple(self.block(s.body, {**at, s.var: at_var}, lane)))
+                new = self.rename(s.var)
+                yield Loop(new, begin, end, tuple(self.block(s.body, at.inner(s.var, new), lane)))
 
-    def branch(self, s: If, at: dict[Expr, Expr], lane: Var | None) -> Iterator[Item]:
-        condition = substitute(s.condition, at)
+    def vectors(self, width: int, lanes: int) -> Iterator[tuple[Var | None, Expr]]:
+        """The lane variable of each machine vector, and the lane of the loop that it stands for."""
+        lane = lane_variable(width)
+        for k in range(0, lanes, width):
+            yield lane, (ix.add(lane, const(k)) if lane is not None else const(k))
+
+    def branch(self, s: If, at: _Meaning, lane: Var | None) -> Iterator[Item]:
+        condition = at(s.condition)
         if isinstance(condition, Const):
-            yield from self.block(s.then if condition.value else s.otherwise, at, lane)
+            yield from self.block(s.then if condition.value else s.otherwise, at.inner(), lane)
             return
-        then, otherwise = (tuple(self.block(b, at, lane)) for b in blocks_of(s))
+        then, otherwise = (tuple(self.block(b, at.inner(), lane)) for b in blocks_of(s))
         yield Branch(condition, then, otherwise)
 
-    def fold(self, s: LaneReduce, at: dict[Expr, Expr], lane: Var | None) -> Fold:
+    def fold(self, s: LaneReduce, at: _Meaning, lane: Var | None) -> Fold:
         if lane is not None:
             raise CompileError(f"kernel {self.kernel.family}: a reduction over lanes inside a vector loop")
         width = self.widths[s]
-        inner = lane_variable(width)
-        values = []
-        for k in range(0, s.lane.extent or 0, width):
-            point = ix.add(inner, const(k)) if inner is not None else const(k)
-            values.append(substitute(s.value, {**at, s.lane: point}))
+        points = [point for _, point in self.vectors(width, s.lane.extent or 0)]
+        values = tuple(at.inner(s.lane, point)(s.value) for point in points)
         target = self.rename(s.target)
-        at[s.target] = target
-        return Fold(target, s.combine, tuple(values), inner)
+        at.define(s.target, target)
+        return Fold(target, s.combine, values, lane_variable(width))
 
 
 def lane_variable(width: int) -> Var | None:
