@@ -144,8 +144,8 @@ class CpuExecutable:
         self._arena = Memory(program.arena_bytes)
         self._arena.poison()
         self._scratch = max((l.kernel.shared_bytes for l in program.launches), default=0)
-        self._table = np.zeros(max(1, sum(len(l.arguments) for l in program.launches)), np.uint64)
-        self._places: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._table = (ctypes.c_uint64 * max(1, sum(len(l.arguments) for l in program.launches)))()
+        self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}  # a port's positions in the table, with offsets
         self._launches = self._layout()
         self._c_program = CProgram(ctypes.addressof(self._launches), len(program.launches))
         self._bound: tuple[list[np.ndarray], list[np.ndarray]] | None = None
@@ -154,22 +154,20 @@ class CpuExecutable:
     def _layout(self) -> ctypes.Array[CLaunch]:
         """Fill in the launches and all addresses that never change; note where inputs and outputs go."""
         launches = (CLaunch * max(1, len(self._program.launches)))()
-        ports: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        table = ctypes.addressof(self._table)
         position = 0
         for c, launch in zip(launches, self._program.launches, strict=False):
             self._check(launch)
             serial, chunk = _sharing(launch.kernel, self._device.threads)
             c.kernel = self._libraries[id(launch.kernel)].entry
-            c.args = self._table.ctypes.data + 8 * position
+            c.args = table + 8 * position
             c.grid, c.chunk, c.serial = launch.kernel.grid, chunk, serial
             for ref in launch.arguments:
                 if ref.place in ("input", "output"):
-                    ports.setdefault((ref.place, ref.index), []).append((position, ref.offset))
+                    self._places.setdefault((ref.place, ref.index), []).append((position, ref.offset))
                 else:
                     self._table[position] = self._address(ref)
                 position += 1
-        for key, found in ports.items():
-            self._places[key] = (np.array([p for p, _ in found]), np.array([o for _, o in found], np.uint64))
         return launches
 
     def _address(self, ref: BufferRef) -> int:
@@ -289,10 +287,9 @@ class CpuExecutable:
                 self._point(place, k, a)
 
     def _point(self, place: str, k: int, array: np.ndarray) -> None:
-        found = self._places.get((place, k))
-        if found is not None:
-            positions, offsets = found
-            self._table[positions] = offsets + np.uint64(array.ctypes.data)
+        address = array.ctypes.data
+        for position, offset in self._places.get((place, k), ()):
+            self._table[position] = address + offset
 
 
 def _sharing(kernel: Kernel, threads: int) -> tuple[bool, int]:

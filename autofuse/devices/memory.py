@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import weakref
 from collections import deque
@@ -62,7 +63,7 @@ class OutputPool:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """A new uninitialised array, aligned to 64 bytes."""
-        n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        n = math.prod(shape) * dtype.itemsize
         if n < _SMALL:
             raw = np.empty(n + ALIGNMENT, np.uint8)
             start = -raw.ctypes.data % ALIGNMENT

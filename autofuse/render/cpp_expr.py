@@ -218,7 +218,7 @@ class ExpressionWriter:
         sure, lanewise = self.conjuncts(e.guard, mode)
         step, base = self.split(e.index[0], mode)
         bool_or_not = 1 if e.dtype is DType.BOOL else 0
-        if step != 1:
+        if step not in (0, 1):
             kind = vector_type(e.dtype, mode.lanes, bool_or_not)
             return Value(self.gathered(kind, e, mode, "-" if bool_or_not else ""), vector=True, mask=bool_or_not)
         kind = f"vec<{stored(e.dtype)}, {mode.lanes}>"
@@ -233,7 +233,8 @@ class ExpressionWriter:
             text = f"af_load<{stored(e.dtype)}, {mode.lanes}>({address})"
         else:
             mask = self.vector(lanewise, mode, e.dtype.itemsize)
-            text = f"af_load_masked<{stored(e.dtype)}, {mode.lanes}>({address}, {mask}, {fill})"
+            how = "masked" if step == 1 else "shared"
+            text = f"af_load_{how}<{stored(e.dtype)}, {mode.lanes}>({address}, {mask}, {fill})"
         if sure is not None:
             text = f"({self.scalar(sure)} ? {text} : af_splat<{kind}>({fill}))"
         return Value(f"({text} != 0)" if bool_or_not else text, vector=True, mask=bool_or_not)

@@ -205,6 +205,13 @@ def test_guarded_loads_touch_nothing_outside(host: CpuDevice) -> None:
         found = run(host, shaped(160, lambda e, s=shift: ix.add(e, const(s)), inside, 160), x)[0]
         where = (i + shift >= 0) & (i + shift < 160)
         np.testing.assert_array_equal(found, np.where(where, x[np.clip(i + shift, 0, 159)], 9))
+    for edge in (0, 7, 100, 160):  # one element for all lanes, of which some, all or none may read it
+        limit = const(edge)
+        kernel = shaped(160, lambda e: const(-1), lambda e, n=limit: ix.less(e, n), 160)
+        if edge == 0:
+            np.testing.assert_array_equal(run(host, kernel, x)[0], np.full(160, 9))
+        kernel = shaped(160, lambda e: const(3), lambda e, n=limit: ix.less(e, n), 160)
+        np.testing.assert_array_equal(run(host, kernel, x)[0], np.where(i < edge, x[3], 9))
     third = run(host, shaped(160, lambda e: e, lambda e: ix.less(ix.floor_mod(e, 3), const(1)), 160), x)[0]
     np.testing.assert_array_equal(third, np.where(i % 3 < 1, x, 9))
 

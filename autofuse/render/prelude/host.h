@@ -193,6 +193,11 @@ template <class T, int N, class M> AF vec<T, N> af_load_masked(const T* p, M m, 
   if (af_all(m)) return af_load<T, N>(p);
   return af_lanes<vec<T, N>>([&](int64_t l) { return m[l] ? p[l] : fill; });
 }
+// one element for all lanes whose mask holds; it is read only where there is such a lane
+template <class T, int N, class M> AF vec<T, N> af_load_shared(const T* p, M m, T fill) {
+  const vec<T, N> other = af_splat<vec<T, N>>(fill);
+  return m ? af_splat<vec<T, N>>(af_any(m) ? *p : fill) : other;
+}
 template <class T, int N, class M> AF void af_store_masked(T* p, M m, vec<T, N> v) {
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
   if constexpr (sizeof(T) == 4 && N == 16) {
