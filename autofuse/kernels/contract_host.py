@@ -20,6 +20,12 @@ from autofuse.kernels.contract_window import Segment, holds, segments
 from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
 
+MOST_PEELED = 24
+"""At most so many copies of the step for single positions of a window at borders; beyond that reads are guarded instead."""
+
+MOST_LINES = 5000
+"""About so many unrolled statements at most: compilers take longer than linear time."""
+
 L1_WAY = 4096
 L1_WAYS = 8
 """First-level data caches are 8 (or 12) ways of 4 KiB, since a way may not be larger than a page."""
@@ -139,8 +145,16 @@ class _Kernel:
             self.scratch = Buffer("packed", p.dtype, p.depth * self.vectors * p.lanes, Scope.SHARED)
         self.tile = Tile(p, s.integer("unroll"), self._packed if self.pack else None)
         self.rows = min(s.integer("rows"), p.rows)
+        if p.scatters:
+            self.tile.spill = Buffer("sums", p.dtype, self.rows * self.vectors * p.lanes, Scope.SHARED)
         self.row_segments = segments(p.rows, self.rows, self.tile.is_clean)
+        dirty = sum(not s.clean for s in self.row_segments)
+        if self.tile.peel is not None and dirty * (self.tile.peel.extent or 1) > MOST_PEELED:
+            self.tile.peel = None
+        if self.tile.peel is None:
+            self.row_segments = segments(p.rows, self.rows, self.tile.is_clean, merge=True)
         self.panel_segments = segments(p.points, self.vectors * p.lanes, self._panel_is_clean)
+        self.tile.unroll = min(self.tile.unroll, self._most_unrolled())
         self.tiles = -(-p.rows // self.rows)
         self.panels = -(-p.vectors // self.vectors)
         wanted = s.integer("task_tiles")
@@ -148,6 +162,13 @@ class _Kernel:
         self.task_panels = min(self.panels, s.integer("task_panels"))
         self.slow = p.outer[-1] if p.outer else None
         self.task_outer = max(1, min(wanted // self.tiles, _outer_extent(p)))
+
+    def _most_unrolled(self) -> int:
+        """How far the sum may be unrolled before the kernel's text grows too long: each kind of tile has its own copies of the step."""
+        peeled = (self.tile.peel.extent or 1) if self.tile.peel is not None else 1
+        steps = sum(1 if s.clean else peeled for s in self.row_segments) * len(self.panel_segments)
+        lines = steps * (self.rows * (self.vectors + 1) + self.vectors)
+        return max(1, MOST_LINES // lines)
 
     def _panel_is_clean(self, start: int, size: int) -> bool:
         """Whether all lanes of a panel exist and none touches a border."""
@@ -193,7 +214,7 @@ class _Kernel:
             else:
                 at[what] = where
         body = self._task(at, named["panels"], named["outer"], named["tiles"])
-        alloc = [Alloc(self.scratch)] if self.scratch is not None else []
+        alloc = [Alloc(b) for b in (self.scratch, self.tile.spill) if b is not None]
         return loop(g, LoopKind.GRID, *lets, *alloc, *body)
 
     def _task(self, at: At, panel_block: Expr, outer_block: Expr, tile_block: Expr) -> tuple[Stmt, ...]:

@@ -73,10 +73,17 @@ class Problem:
     @cached_property
     def must_pack(self) -> bool:
         """Whether neighbouring lanes of the wide factor lie apart in memory."""
+        return not all(self._neighbours(ld.index[0]) for ld in _memory(self.wide))
+
+    @cached_property
+    def scatters(self) -> bool:
+        """Whether neighbouring lanes of an output lie apart in memory."""
+        return not all(self._neighbours(r.offset) for r in self.results)
+
+    def _neighbours(self, offset: Expr) -> bool:
         lane = var("lane", self.lanes)
-        start = ix.mul(var("start", self.vectors), self.lanes)
-        found = [ix.substitute(ld.index[0], {self.n: ix.add(start, lane)}) for ld in _memory(self.wide)]
-        return any(coefficient(i, lane) not in (0, 1) for i in found)
+        point = ix.add(ix.mul(var("start", self.vectors), self.lanes), lane)
+        return coefficient(ix.substitute(offset, {self.n: point}), lane) in (0, 1)
 
     @cached_property
     def may_pack(self) -> bool:

@@ -46,11 +46,16 @@ class Rows:
 
 @dataclass
 class Tile:
-    """Emits register tiles of a problem. `packed` gives the wide factor's place in scratch memory where it was packed."""
+    """Emits register tiles of a problem. `packed` gives the wide factor's place in scratch memory where it was packed.
+
+    With `spill`, scratch memory for a tile, the epilogue is a loop over a copy of the accumulators instead of a statement for each of
+    them: outputs in which lanes lie apart take so much text that it would be long to compile.
+    """
 
     p: Problem
     unroll: int
     packed: Callable[[At, Expr], Expr] | None = None
+    spill: Buffer | None = None
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -198,29 +203,44 @@ class Tile:
     # ---- the epilogue
 
     def _epilogue(self, acc: Buffer, at: At, panel: Panel, rows: Rows) -> tuple[Stmt, ...]:
-        p = self.p
         m = self.fresh("m", rows.count)
         row: Expr = m if rows.count > 1 else const(0)
-        where = {**at, p.m: ix.add(rows.start, row)} if p.m is not None else dict(at)
-        body: list[Stmt] = []
-        for v in range(panel.vectors):
-            l = self.fresh("l", p.lanes)
-            point = self.point(panel, v, l)
-            total = load(acc, (self.place(panel, row, v, l),), p.dtype)
-            swap = {**where, p.n: point, p.total: total}
-            valid = self.valid(point)
-            stores: list[Stmt] = []
-            for result in p.results:
-                value = ix.substitute(result.value, swap)
-                offset = ix.substitute(result.offset, swap)
-                if panel.partial:
-                    value = shielded(value, valid)
-                if result.padded:
-                    stores.append(Store(result.buffer, offset, select(valid, value, const(0, value.dtype))))
-                elif valid is not ix.FALSE:
-                    stores.append(Store(result.buffer, offset, value, None if valid is ix.TRUE else valid))
-            body.append(loop(l, LoopKind.VECTOR, *stores))
-        return (For(m, LoopKind.UNROLL, tuple(body)),) if rows.count > 1 else tuple(body)
+        if self.spill is None:
+            body = [self._results(acc, at, panel, rows, row, const(v)) for v in range(panel.vectors)]
+            return (For(m, LoopKind.UNROLL, tuple(body)),) if rows.count > 1 else tuple(body)
+        r, l = self.fresh("r", rows.count * panel.vectors), self.fresh("l", self.p.lanes)
+        place = ix.add(ix.mul(r, self.p.lanes), l)
+        copy = Store(self.spill, place, load(acc, (place,), self.p.dtype))
+        v = self.fresh("v", panel.vectors)
+        results = self._results(self.spill, at, panel, rows, row, v if panel.vectors > 1 else const(0))
+        inner: Stmt = loop(v, LoopKind.SERIAL, results) if panel.vectors > 1 else results
+        return (
+            loop(r, LoopKind.UNROLL, loop(l, LoopKind.VECTOR, copy)),
+            loop(m, LoopKind.SERIAL, inner) if rows.count > 1 else inner,
+        )
+
+    def _results(self, sums: Buffer, at: At, panel: Panel, rows: Rows, row: Expr, v: Expr) -> For:
+        """All outputs at a row and a vector, from the sums that lie in a buffer."""
+        p = self.p
+        l = self.fresh("l", p.lanes)
+        along = ix.add(ix.mul(v, p.lanes), l)
+        point = ix.add(panel.start, along)
+        total = load(sums, (ix.add(ix.mul(row, panel.vectors * p.lanes), along),), p.dtype)
+        swap: At = {**at, p.n: point, p.total: total}
+        if p.m is not None:
+            swap[p.m] = ix.add(rows.start, row)
+        valid = self.valid(point)
+        stores: list[Stmt] = []
+        for result in p.results:
+            value = ix.substitute(result.value, swap)
+            offset = ix.substitute(result.offset, swap)
+            if panel.partial:
+                value = shielded(value, valid)
+            if result.padded:
+                stores.append(Store(result.buffer, offset, select(valid, value, const(0, value.dtype))))
+            elif valid is not ix.FALSE:
+                stores.append(Store(result.buffer, offset, value, None if valid is ix.TRUE else valid))
+        return loop(l, LoopKind.VECTOR, *stores)
 
 
 def shielded(e: Expr, valid: Expr) -> Expr:

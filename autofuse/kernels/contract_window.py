@@ -21,15 +21,18 @@ class Segment:
     clean: bool
 
 
-def segments(points: int, step: int, clean: Callable[[int, int], bool]) -> list[Segment]:
-    """Tiles of `step` points over an axis; neighbours of the same size for which `clean(start, size)` holds make one segment."""
+def segments(points: int, step: int, clean: Callable[[int, int], bool], merge: bool = False) -> list[Segment]:
+    """Tiles of `step` points over an axis; neighbours of the same size for which `clean(start, size)` holds make one segment.
+
+    With `merge`, neighbours for which it doesn't hold do so too.
+    """
     out: list[Segment] = []
     for t in range(-(-points // step)):
         size = min(step, points - t * step)
         plain = clean(t * step, size)
         last = out[-1] if out else None
-        if last is not None and plain and last.clean and last.size == size:
-            out[-1] = Segment(last.first, last.count + 1, size, step, True)
+        if last is not None and plain == last.clean and last.size == size and (plain or merge):
+            out[-1] = Segment(last.first, last.count + 1, size, step, plain)
         else:
             out.append(Segment(t, 1, size, step, plain))
     return out
