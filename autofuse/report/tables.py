@@ -156,7 +156,7 @@ def sample_table(trade_offs: pd.DataFrame, kernels: pd.DataFrame, baselines: dic
 
 
 def is_tie(a: pd.Series, b: pd.Series) -> bool:
-    """Whether two rows' medians each lie within the other's p10 to p90: what was measured doesn't tell them apart."""
+    """Whether two rows' medians each lie within the other's p10 to p90. For rows of different tunes, whose samples make no pairs."""
     inside = [float(x["p10_ms"]) <= float(y["median_ms"]) <= float(x["p90_ms"]) for x, y in ((a, b), (b, a))]
     return all(inside)
 

@@ -12,7 +12,7 @@ import pytest
 
 from autofuse.errors import UsageError
 from autofuse.fusion.partition import edges_of
-from autofuse.report import compare, estimate, terminal
+from autofuse.report import compare, estimate, summary, terminal
 from autofuse.report.console import render
 from autofuse.report.edges import FAILED, FUSED, REFUSED, SLOWER, UNTRIED, edge_table
 from autofuse.report.explain import explain_text
@@ -126,6 +126,23 @@ def test_estimate_of_a_transformer() -> None:
     assert "Predicted" in render(terminal.estimate(e))
     data = estimate.as_json(e)
     assert data["predicted"] is True and data["unfused"]["launches"] == e.unfused.cost.launches  # type: ignore[index]
+
+
+def test_nothing_gained_is_said_plainly(transformer_results: Results, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert "over the unfused plan" in summary.verdict(transformer_results)
+    outcome = outcomes.transformer()
+    samples = outcome.plans[0].samples_ns
+    slow = dataclasses.replace(outcome.plans[3], samples_ns=samples[::-1])
+    same = dataclasses.replace(outcome, plans=(outcome.plans[0], slow))
+    results = open_results(write_results(same, tmp_path_factory.mktemp("same")))
+    assert summary.verdict(results).startswith("Nothing gained beyond the noise")
+    assert summary.as_json(results)["gained"] is False
+    assert "no gain" in html_report(results)
+
+
+def test_peers_are_told_as_they_are(transformer_results: Results) -> None:
+    line = summary.peers(transformer_results)[0]
+    assert line.startswith("slower (") and "onnxruntime" in line
 
 
 def test_terminal_report_shows_failures_and_the_best(transformer_results: Results) -> None:
