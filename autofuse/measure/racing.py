@@ -18,6 +18,8 @@ LEVEL = 0.01
 """Chance of calling two equal candidates different, over a whole race."""
 NOTABLE = 0.01
 """A difference below one per cent is a tie, however sure it is: the machine changes by more from hour to hour."""
+PLAUSIBLE = 1.05
+"""Among ties, preference decides between those whose paired medians are this close to the best."""
 FIRST_SHOT = 3.0
 """A candidate this many times slower than the best at the first shot is dropped."""
 
@@ -122,7 +124,12 @@ def pick(
 ) -> K | None:
     """The winner: of those tied with the fastest, the one that `prefer` puts first; None where nothing has samples."""
     among = tied(samples, level)
-    return min(among, key=prefer) if among else None
+    if not among:
+        return None
+    # Few or wild samples tie with everything; a plan whose median is far behind is still no one's first guess.
+    first = samples[among[0]]
+    near = [k for k in among[1:] if compare(samples[k], first).ratio <= PLAUSIBLE]
+    return min([among[0], *near], key=prefer)
 
 
 @dataclass(frozen=True)

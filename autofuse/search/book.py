@@ -17,7 +17,8 @@ _FIRST_ROUNDS = 3
 _STAMPED = 5
 _LONGEST_RUN = 0.25
 _MOST_REPEATS = 20
-_FEWEST_ROUNDS, _MOST_ROUNDS = 6, 20
+_FEWEST_ROUNDS, _MOST_ROUNDS = 10, 24
+_ENOUGH_SECONDS = 5.0
 
 
 @dataclass(eq=False)
@@ -61,6 +62,8 @@ class Book:
         self.peers: dict[str, list[int]] = {}
         self._peer_handles: dict[str, int] = {}
         self.notes: list[str] = []
+        self.pace = 0.0
+        """Seconds that it takes to try a plan."""
 
     def tried(self, plan: Plan) -> bool:
         return plan.key in self.entries
@@ -70,6 +73,7 @@ class Book:
         found = self.entries.get(plan.key)
         if found is not None:
             return found
+        start = self._elapsed()
         handle, opened = self._bench.open(plan)
         estimate_ns = estimate_seconds * 1e9 if math.isfinite(estimate_seconds) else 0.0
         entry = Entry(plan, step, len(self.entries), estimate_ns, opened, self._elapsed())
@@ -89,6 +93,8 @@ class Book:
         else:
             self._drop(entry)
         entry.elapsed = self._elapsed()
+        # Kernels of later plans are mostly compiled already, so the fastest attempt tells what one takes.
+        self.pace = min(self.pace or math.inf, entry.elapsed - start)
         return entry
 
     def _first_rounds(self, entry: Entry) -> None:
@@ -162,8 +168,10 @@ class Book:
             return self.best
         once = sum(e.ns for e in racing.values()) * 1e-9 * (1 + 0.5 * len(peers))
         repeats = max(1, min(_MOST_REPEATS, int(0.02 / max(once, 1e-9))))
-        rounds = int(seconds / max(once * (repeats + 1), 1e-9))
-        rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, rounds))
+        each = max(once * (repeats + 1), 1e-9)
+        # Below ten pairs no test can tell plans apart; slow models get fewer where the budget is over.
+        fewest = _FEWEST_ROUNDS if each * _FEWEST_ROUNDS <= max(seconds, _ENOUGH_SECONDS) else _FEWEST_ROUNDS // 2
+        rounds = max(fewest, min(_MOST_ROUNDS, int(seconds / each)))
         got = self._bench.shoot([*peers, *racing], rounds, repeats)
         for h, e in racing.items():
             if h in got:

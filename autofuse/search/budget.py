@@ -13,13 +13,13 @@ class Budget:
 
     def __init__(self, seconds: float, clock: Clock = time.monotonic) -> None:
         self.seconds = max(0.0, seconds)
-        self._clock = clock
+        self.clock = clock
         self._start = clock()
 
     @property
     def spent(self) -> float:
         """Seconds gone."""
-        return self._clock() - self._start
+        return self.clock() - self._start
 
     @property
     def left(self) -> float:
@@ -32,4 +32,4 @@ class Budget:
 
     def within(self, share: float) -> bool:
         """Whether less than `share` of the budget is gone."""
-        return self._clock() < self.at(share)
+        return self.clock() < self.at(share)

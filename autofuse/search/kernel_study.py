@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autofuse.engine.options import Option, estimate
+from autofuse.engine.options import Option, OptionSource, estimate
 from autofuse.fusion.region import RegionProgram
+from autofuse.ir.stage import Kind
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, schedules, variants
 from autofuse.kernels.space import Spaces
 from autofuse.measure.bench import Bench, Choice, layouts_text
 from autofuse.measure.racing import compare
 from autofuse.measure.result import Measurement, Status
+from autofuse.search.budget import Clock
 from autofuse.search.schedule_sampler import ScheduleSampler
 from autofuse.search.tables import Table
 
@@ -30,6 +33,7 @@ SMALL_SPACE = 24
 MOST_SCHEDULES = 20_000
 """Schedules of one variant that are looked at."""
 BATCH = 6
+_FIRST_BATCH = 2
 IN_PLACE = 0.1
 """Beyond this relative difference a kernel's time inside an engine replaces its time alone."""
 OTHER_CLASS = 24
@@ -94,6 +98,11 @@ class KernelStudy:
         return self.key(choice[0]), choice[1].text()
 
 
+def _kind(program: RegionProgram) -> str:
+    """Kernels that take about equally long to compile."""
+    return "contract" if any(s.kind is Kind.CONTRACT for s in program.steps) else "other"
+
+
 def _no_constants(program: RegionProgram) -> Mapping[int, np.ndarray]:
     del program
     return {}
@@ -110,6 +119,7 @@ class KernelStudies:
         seed: int = 0,
         constants: Callable[[RegionProgram], Mapping[int, np.ndarray]] | None = None,
         sampler: str = "tpe",
+        clock: Clock = time.monotonic,
     ) -> None:
         self.bench = bench
         self.target = bench.target
@@ -118,6 +128,8 @@ class KernelStudies:
         self.seed = seed
         self.constants = constants if constants is not None else _no_constants
         self._sampler = sampler
+        self._clock = clock
+        self._pace: dict[str, float] = {}
         self.studies: dict[str, KernelStudy] = {}
         self._options: dict[str, list[Option]] = {}
         self._estimates: dict[int, tuple[Variant, float]] = {}
@@ -144,10 +156,18 @@ class KernelStudies:
             found = self._options[program.signature] = self._make_options(program)
         return found
 
-    def direct_options(self, program: RegionProgram) -> Sequence[Option]:
-        """The options without tolerant algorithms, or all where there is no other."""
-        every = self.options(program)
-        return [o for o in every if not o.variant.tolerant] or every
+    def chosen_options(self, direct: bool, known: bool) -> OptionSource:
+        """Some of the options, or all where that leaves none: without tolerant algorithms, or only those whose time is known."""
+
+        def source(program: RegionProgram) -> Sequence[Option]:
+            found = self.options(program)
+            if direct:
+                found = [o for o in found if not o.variant.tolerant] or found
+            if known:
+                found = [o for o in found if o.measured] or found
+            return found
+
+        return source
 
     def observe_in_place(self, seen: Sequence[tuple[Variant, Schedule, float]]) -> None:
         """Kernels as they were timed inside an engine, in seconds.
@@ -175,9 +195,8 @@ class KernelStudies:
         study = self.of(program)
         out = [Option(v, Schedule(()), 0.0, True) for v in variants(program, self.target) if v.family == "view"]
         ratios: dict[tuple[str, str], float] = {}
-        for t in study.best.values():
-            v = t.choice[0]
-            ratio = t.measurement.seconds / self.estimate(v)
+        for v, seconds in self._timed(study):
+            ratio = seconds / self.estimate(v)
             name = (v.family, v.algorithm)
             ratios[name] = min(ratio, ratios.get(name, ratio))
         failed = {key for (key, _), t in study.tried.items() if t.measurement.status is not Status.SKIPPED}
@@ -209,13 +228,24 @@ class KernelStudies:
         failures = [2 if s in _DEADLY else 1 for s in mine if s not in (Status.OK, Status.SKIPPED)]
         return Status.OK not in mine and sum(failures) >= PATIENCE
 
+    @staticmethod
+    def _timed(study: KernelStudy) -> list[tuple[Variant, float]]:
+        """The variants whose time is known, alone or in place."""
+        alone = [(t.choice[0], t.measurement.seconds) for t in study.best.values()]
+        placed = [
+            (v, study.in_place[study.key(v)][1])
+            for v in study.variants
+            if study.key(v) in study.in_place and study.key(v) not in study.best
+        ]
+        return alone + placed
+
     def _usual(self, name: str, algorithm: str) -> float:
         """By how much measurements exceed estimates for an algorithm, over all studies."""
         ratios = [
-            t.measurement.seconds / self.estimate(t.choice[0])
+            seconds / self.estimate(v)
             for s in self.studies.values()
-            for t in s.best.values()
-            if (t.choice[0].family, t.choice[0].algorithm) == (name, algorithm)
+            for v, seconds in self._timed(s)
+            if (v.family, v.algorithm) == (name, algorithm)
         ]
         return statistics.median(ratios) if ratios else 1.0
 
@@ -231,6 +261,14 @@ class KernelStudies:
 
     # ---- measuring
 
+    def room(self, program: RegionProgram, deadline: float) -> int:
+        """How many candidates of a kernel can be compiled and measured by the deadline, by what such kernels took so far."""
+        pace = self._pace.get(_kind(program))
+        left = deadline - self._clock()
+        if pace is None:
+            return _FIRST_BATCH if left > 0 else 0
+        return int(left / pace)
+
     def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Variant | None = None) -> bool:
         """Measure the next few candidates of a signature (of one variant, if given); False where there is none left."""
         study = self.of(program)
@@ -242,7 +280,9 @@ class KernelStudies:
         study.batches += 1
         leader = study.leader
         again = [leader.choice] if leader is not None else []
+        start = self._clock()
         rows = self.bench.kernels(program, study.constants, [*again, *choices], deadline, len(again))
+        self._learn_pace(program, (self._clock() - start) / len(rows))
         if leader is not None and rows[0].ok:
             # The incumbent's new samples were taken beside the challengers'; the older ones were not.
             leader = Tried(leader.choice, replace(rows[0], compile_seconds=leader.measurement.compile_seconds))
@@ -259,6 +299,11 @@ class KernelStudies:
                 study.sampler.tell(choice, row.seconds)
         self._options.pop(program.signature, None)
         return True
+
+    def _learn_pace(self, program: RegionProgram, seconds: float) -> None:
+        kind = _kind(program)
+        old = self._pace.get(kind, seconds)
+        self._pace[kind] = max(1e-3, 0.6 * old + 0.4 * seconds)
 
     def _keep(self, study: KernelStudy, tried: Tried) -> None:
         study.tried[study.identity(tried.choice)] = tried

@@ -49,12 +49,13 @@ class Planner:
             found = self._programs[region] = program_of(self.graph, region)
         return found
 
-    def plan(self, partition: Partition, origin: str, direct: bool = False) -> Plan | None:
+    def plan(self, partition: Partition, origin: str, direct: bool = False, known: bool = False) -> Plan | None:
         """The cheapest assignment by what is known now; None where a region has no option left.
 
         `direct` leaves out algorithms that round more (Winograd), so that what fusion and tuning gain can be told from what they gain.
+        `known` keeps to kernels that were timed, where a region has some: such a plan is compiled already.
         """
-        options = self.studies.direct_options if direct else self.studies.options
+        options = self.studies.chosen_options(direct, known) if direct or known else self.studies.options
         try:
             return assign(
                 self.graph,

@@ -17,7 +17,7 @@ from autofuse.ir.graph import Graph
 from autofuse.measure.bench import Bench
 from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
-from autofuse.search.kernel_study import KernelStudies
+from autofuse.search.kernel_study import BATCH, KernelStudies
 from autofuse.search.planner import Planner
 from autofuse.search.progress import Event, Phase, Progress
 from autofuse.search.rows import step_of
@@ -104,17 +104,17 @@ class Session:
             self.studies.observe_in_place(self.planner.placed(plan, entry.region_ns))
         return entry
 
-    def _baseline(self, partition: Partition, origin: str, direct: bool = False) -> Entry | None:
+    def _baseline(self, partition: Partition, origin: str, direct: bool = False, known: bool = False) -> Entry | None:
         """Try a partition's plan; where it fails, find the kernels to blame and plan again without them."""
         entry: Entry | None = None
         for _ in range(_REPAIRS):
-            plan = self.planner.plan(partition, origin, direct)
+            plan = self.planner.plan(partition, origin, direct, known)
             if plan is None:
                 self.notes.append(f"the {origin} partition cannot run: a region of it has no working kernel")
                 return entry
             if self.bench.oracle.startswith("the outputs of the unfused"):
                 self._check_kernels(plan)
-                plan = self.planner.plan(partition, origin, direct) or plan
+                plan = self.planner.plan(partition, origin, direct, known) or plan
             if self.heuristic is None and partition is self.unfused:
                 self.heuristic = plan
             again = self.book.tried(plan)
@@ -157,7 +157,7 @@ class Session:
         ):
             if self.budget.within(PLAN_SHARE):
                 self.tell(f"the plan {origin}")
-                self._baseline(partition, origin, direct)
+                self._baseline(partition, origin, direct, known=True)
 
     def _study_heaviest(self, plans: list[Plan], share: float, steps: int = 4) -> bool:
         """A few steps on the signatures that promise most; False where nothing is left to study."""
@@ -166,21 +166,22 @@ class Session:
             for s, (program, seconds) in self.planner.weights(plan).items():
                 if s not in weights or seconds > weights[s][1]:
                     weights[s] = (program, seconds)
-        total = len(weights)
-        progressed = False
-        for _ in range(steps):
-            if not self.budget.within(share):
-                return True
+        total, done = len(weights), 0
+        while done < steps and self.budget.within(share):
             ready = {s: w for s, w in weights.items() if not self.studies.of(w[0]).closed}
             if not ready:
-                return progressed
+                break
             # The gain of another batch shrinks with every batch: the weight is divided among them.
             chosen = max(ready, key=lambda s: ready[s][1] / (1 + self.studies.of(ready[s][0]).batches) ** 1.5)
             program = ready[chosen][0]
+            room = self.studies.room(program, self.budget.at(share))
+            if room < 1:
+                weights.pop(chosen)
+                continue
             kinds = "/".join(dict.fromkeys(s.kind.value for s in program.steps))
             self.tell(f"kernel {chosen[:8]} ({kinds})", total - len(ready), total)
-            progressed |= self.studies.step(program, self.budget.at(min(1.0, share + 0.1)))
-        return True
+            done += self.studies.step(program, self.budget.at(min(1.0, share + 0.1)), min(room, BATCH))
+        return done > 0
 
     # ---- plans
 
@@ -235,12 +236,16 @@ class Session:
             lacking = self.planner.open_kernels(plan)
             if lacking:
                 v = lacking[0][0]
+                if self.studies.room(v.program, self.budget.at(share)) < 1:
+                    continue
                 self.tell(f"kernel {v.program.signature[:8]} of a promising plan")
                 if not self.studies.step(v.program, self.budget.at(share), batch=2, only=v):
                     self.studies.step(v.program, self.budget.at(share), batch=2)
                 self._price(proposal, pool)
                 return True
             if seconds > 1.1 * best and self.book.best is not None:
+                continue
+            if self.budget.at(share) - self.budget.clock() < self.book.pace:
                 continue
             self.tell(f"{proposal.label} end to end")
             self._attempt(plan)
@@ -275,7 +280,7 @@ class Session:
         if best is None or self.budget.left <= 0:
             return
         regions = tuple(r.region for r in best.plan.regions if r.region.nodes)
-        plan = self.planner.plan(Partition(regions), best.plan.origin)
+        plan = self.planner.plan(Partition(regions), best.plan.origin, known=True)
         if plan is not None and not self.planner.open_kernels(plan) and not self.book.tried(plan):
             self._attempt(plan)
 

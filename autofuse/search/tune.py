@@ -175,7 +175,7 @@ def tune_on(
     """A tune on any bench: what `tune` does once device, records and budget are there."""
     said = notes if notes is not None else []
     partitioner = Partitioner(graph, bench.target)
-    studies = KernelStudies(bench, spaces, task.accuracy, task.seed, sampler=task.sampler)
+    studies = KernelStudies(bench, spaces, task.accuracy, task.seed, sampler=task.sampler, clock=budget.clock)
     planner = Planner(graph, bench, partitioner, studies, task.accuracy)
     studies.constants = planner.constants
 
