@@ -30,6 +30,8 @@ class Choice:
     origin: str
     environment: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
+    saved: Path | None = None
+    """The file of a plan that was found, not given."""
 
 
 def heuristic_plan(graph: Graph, device: Device, accuracy: str = "default") -> Plan:
@@ -54,9 +56,13 @@ def choose(graph: Graph, device: Device, plan: Plan | str | Path | None, results
     if fitting:
         path, found = fitting[0]
         warnings = check_plan(found, graph, device.target, device.threads)
-        return Choice(found, f"saved plan {path}", _environment(path), warnings)
-    origin = f"heuristic plan (nothing is saved in {results} for this model on {device.target.name}; `autofuse tune` finds a better one)"
-    return Choice(heuristic_plan(graph, device), origin, {})
+        return Choice(found, f"saved plan {path}", _environment(path), warnings, path)
+    return heuristic_choice(graph, device, f"nothing is saved in {results} for this model on {device.target.name}")
+
+
+def heuristic_choice(graph: Graph, device: Device, why: str) -> Choice:
+    """The heuristic plan, and why it is that one."""
+    return Choice(heuristic_plan(graph, device), f"heuristic plan ({why}; `autofuse tune` finds a better one)", {})
 
 
 def plan_file(path: Path) -> Path:
@@ -77,19 +83,20 @@ def _environment(plan: Path) -> Mapping[str, Any]:
 def saved_shapes(model: str, results: Path = RESULTS) -> dict[str, tuple[int, ...]] | None:
     """The input shapes of the newest saved result for a model of this name; None where there is none."""
     runs = sorted(results.glob(f"{model_stem(model)}-*/*/*/{RUN}"), key=lambda p: p.stat().st_mtime, reverse=True)
-    for path in runs:
-        try:
-            run = json.loads(path.read_text())
-            return {str(name): tuple(int(d) for d in dims) for name, dims in run["shapes"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return None
+    return next((shapes for shapes in map(_shapes, runs) if shapes is not None), None)
 
 
 def shapes_of_results(path: Path) -> dict[str, tuple[int, ...]] | None:
     """The input shapes that a plan beside a run.json was tuned for; None where that is not written down."""
     try:
-        run = json.loads((plan_file(path).parent / RUN).read_text())
-        return {str(name): tuple(int(d) for d in dims) for name, dims in run["shapes"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StorageError):
+        return _shapes(plan_file(path).parent / RUN)
+    except StorageError:
+        return None
+
+
+def _shapes(run: Path) -> dict[str, tuple[int, ...]] | None:
+    try:
+        shapes = json.loads(run.read_text())["shapes"]
+        return {str(name): tuple(int(d) for d in dims) for name, dims in shapes.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

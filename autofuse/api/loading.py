@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from autofuse.api import arguments
 from autofuse.api.arguments import Model, Shapes
-from autofuse.api.choosing import Choice, choose, heuristic_plan, saved_shapes, shapes_of_results
+from autofuse.api.choosing import Choice, choose, heuristic_choice, heuristic_plan, saved_shapes, shapes_of_results
 from autofuse.api.devices import open_device
 from autofuse.api.environment import changes, environment
 from autofuse.api.transfer import carried
@@ -150,20 +150,32 @@ def load(
 
     `plan` is a Plan, a plan.json or a result folder. Where the model has open dimensions and `shapes` is left out, those that the plan was
     tuned for are taken. A plan from another driver, compiler or machine of the same architecture is used with a warning, after a
-    check of its numbers. Raises PlanError where it does not fit.
+    check of its numbers. Raises PlanError where a given plan does not fit; a found one gives way to the heuristic plan, with a warning.
     """
     proto = load_model(model)
     opened = open_device(device, threads)
     graph = _imported(proto, model, plan, shapes)
     choice = choose(graph, opened, plan)
     changed = changes(choice.environment, environment(opened)) if choice.environment else []
-    engine = LoadedEngine(proto, graph, opened, choice, [*choice.warnings, *changed])
-    if changed:
-        try:
-            _recheck(engine)
-        except MismatchError:
-            engine.close()
+    try:
+        return _checked(proto, graph, opened, choice, changed)
+    except MismatchError as error:
+        if plan is not None or choice.saved is None:
             raise
+        # nobody asked for this plan: it was found, and another one does
+        why = f"{choice.saved} cannot be used"
+        return LoadedEngine(proto, graph, opened, heuristic_choice(graph, opened, why), [f"{choice.saved}: {error}"])
+
+
+def _checked(proto: ModelProto, graph: Graph, device: Device, choice: Choice, changed: list[str]) -> LoadedEngine:
+    """The engine, its numbers checked where the environment has changed. MismatchError where plan or numbers do not fit."""
+    engine = LoadedEngine(proto, graph, device, choice, [*choice.warnings, *changed])
+    try:
+        if changed:
+            _recheck(engine)
+    except MismatchError:
+        engine.close()
+        raise
     return engine
 
 

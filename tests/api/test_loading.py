@@ -88,6 +88,13 @@ def test_another_size_of_an_open_dimension_is_compiled_and_said_once(dynamic: Pa
             engine.run({"x": np.zeros((2, 9), np.float32)})
 
 
+def test_open_dimensions_are_those_of_the_saved_result(dynamic: Path) -> None:
+    result = autofuse.tune(dynamic, device="cpu", budget=1, shapes={"batch": (3,)}, threads=1)
+    for plan in (None, result.folder):
+        with autofuse.load(dynamic, plan=plan, device="cpu", threads=1) as engine:
+            assert engine.inputs[0].shape == (3, 8) and engine.plan == result.plan
+
+
 def test_calls_from_threads_take_turns(fixed: Path) -> None:
     rng = np.random.default_rng(2)
     xs = [rng.standard_normal((4, 16)).astype(np.float32) for _ in range(8)]
@@ -153,6 +160,20 @@ def test_the_saved_plan_is_found_even_for_a_renamed_model(tuned: autofuse.TuneRe
         assert engine.origin.startswith("saved plan") and engine.plan == tuned.plan and not engine.warnings
     with autofuse.load(fixed, device="cpu", threads=2) as engine:
         assert engine.plan == tuned.plan and "1 threads" in engine.warnings[0]
+
+
+def test_a_saved_plan_that_cannot_be_used_gives_way(tuned: autofuse.TuneResult, fixed: Path, tmp_path: Path) -> None:
+    """It was found, not asked for. Asked for, it is an error."""
+    folder = tmp_path / "results" / Path(*tuned.folder.parts[-3:])
+    folder.mkdir(parents=True)
+    plan = json.loads((tuned.folder / "plan.json").read_text())
+    plan["regions"] = [{**r, "algorithm": "of another version"} for r in plan["regions"]]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    with autofuse.load(fixed, device="cpu", threads=1) as engine:
+        assert engine.origin.startswith("heuristic plan") and "cannot be used" in engine.origin
+        assert "unknown to this version" in engine.warnings[0]
+    with pytest.raises(PlanError, match="unknown to this version"):
+        autofuse.load(fixed, plan=folder / "plan.json", device="cpu", threads=1)
 
 
 def test_a_second_tune_begins_with_the_first_ones_best(tuned: autofuse.TuneResult, fixed: Path) -> None:
