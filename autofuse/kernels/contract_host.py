@@ -23,7 +23,7 @@ from autofuse.loops.verify import verify_kernel
 MOST_PEELED = 24
 """At most so many copies of the step for single positions of a window at borders; beyond that reads are guarded instead."""
 
-MOST_LINES = 5000
+MOST_LINES = 3000
 """About so many unrolled statements at most: compilers take longer than linear time."""
 
 L1_WAY = 4096
