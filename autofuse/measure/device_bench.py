@@ -53,6 +53,8 @@ from autofuse.measure.result import Measurement, Opened, Status
 _OPEN_BYTES = 1 << 30
 _MOST_OPEN = 16
 _MEMORY_SHARE = 0.75
+_PREPARED_BYTES = 2e7  # a second, of weights
+_SLOWEST_FLOPS = 2e8
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,9 @@ class DeviceBench:
             self.tolerance,
             "" if reference else wanted,
         )
-        limit = self.limits.open + self.limits.model
+        # Kernels are compiled: what is left is to prepare the weights and to run once.
+        weights = sum(a.nbytes for a in self.graph.constants.values())
+        limit = self.limits.open + weights / _PREPARED_BYTES + graph_flops(self.graph) / _SLOWEST_FLOPS
         opened = self._open(request, limit)
         if opened.ok:
             self._opened[request.handle] = (request, self._client.generation, limit)

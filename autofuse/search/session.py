@@ -92,9 +92,25 @@ class Session:
         """The unfused and the greedy plan with heuristic schedules."""
         self._phase = Phase.BASELINES
         self.tell("the unfused plan", 0, 2)
-        self._baseline(self.unfused, "unfused", direct=True)
+        start = self.budget.spent
+        first = self._baseline(self.unfused, "unfused", direct=True)
+        if first is not None and first.ok and not self._affordable(first.plan, self.budget.spent - start):
+            self.notes.append(
+                f"compiling the unfused plan took {self.budget.spent - start:.0f} s of {self.budget.seconds:.0f}: "
+                "no other plan could be tried; give a larger --budget"
+            )
+            return
         self.tell("the greedy plan", 1, 2)
         self._baseline(self.greedy, "greedy")
+
+    def _affordable(self, done: Plan, seconds: float) -> bool:
+        """Whether the greedy plan can be made ready in what is left, by what the unfused one took for each of its kernels."""
+        plan = self.planner.plan(self.greedy, "greedy")
+        if plan is None:
+            return True
+        have = {(p.signature, r.schedule) for r, p in self.planner.kernels(done)}
+        new = {(p.signature, r.schedule) for r, p in self.planner.kernels(plan)} - have
+        return seconds * len(new) / max(1, len(have)) <= self.budget.left or self.budget.seconds <= 0
 
     def _attempt(self, plan: Plan) -> Entry:
         """Try a plan end to end, and learn from it what its kernels take in place."""

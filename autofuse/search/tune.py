@@ -23,7 +23,7 @@ from autofuse.kernels.families import lower
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
 from autofuse.measure.client import DeviceFactory
-from autofuse.measure.device_bench import DeviceBench
+from autofuse.measure.device_bench import DeviceBench, Limits
 from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.peers import check_peer
 from autofuse.measure.records import Records
@@ -87,6 +87,7 @@ def tune(
     command: str = "",
     factory: DeviceFactory | None = None,
     make_sampler: MakeSampler | None = None,
+    limits: Limits | None = None,
 ) -> TuneOutcome:
     """Find the fastest plan for a graph.
 
@@ -94,7 +95,8 @@ def tune(
     are not kept), `records` the file of measurements (else the user's data folder). `baseline` names another runtime to measure
     beside the plans; it gets `onnx_model`, a path or a serialised model. `previous` is the best plan of an earlier tune, which is
     measured first. `trials` limits the partitions that are proposed. `factory` makes the device in the worker process (else the device's
-    class with its number of threads), `make_sampler` puts another PlanSampler in the place of Optuna's.
+    class with its number of threads), `make_sampler` puts another PlanSampler in the place of Optuna's, `limits` are the
+    seconds after which a candidate that gives no sign of life is given up.
 
     Raises UsageError for wrong arguments, MismatchError where no plan gives right numbers, LaunchError where none runs. After Ctrl-C the
     best so far is given back with `interrupted` set; KeyboardInterrupt passes only where there is none yet.
@@ -130,7 +132,7 @@ def tune(
     notes: list[str] = []
     budget = Budget(budget_seconds)
     kept = _open_records(device, records, notes)
-    bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance)
+    bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance, limits)
     try:
         outcome = tune_on(graph, bench, spaces, task, budget, progress, notes)
         text = best_text(graph, outcome.best, device)

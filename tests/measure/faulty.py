@@ -61,14 +61,16 @@ class FaultyExecutable:
 
 
 class FaultyDevice(CpuDevice):
-    """`faults` maps a kernel's grid to what its programs do."""
+    """`faults` maps a kernel's grid, or its FLOPs negated, to what its programs do."""
 
     def __init__(self, threads: int = 1, faults: dict[int, str] | None = None) -> None:
         super().__init__(threads)
         self.faults = faults or {}
 
     def _fault(self, kernels: Sequence[Kernel]) -> str:
-        return next((self.faults[k.grid] for k in kernels if k.grid in self.faults and k.family != "fill"), "")
+        own = [k for k in kernels if k.family != "fill"]
+        found = [self.faults.get(k.grid) or self.faults.get(-k.flops) for k in own]
+        return next((f for f in found if f), "")
 
     def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
         made = super().compile(kernels)
