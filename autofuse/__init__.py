@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from autofuse.version import __version__
 
 if TYPE_CHECKING:
+    from autofuse.api import onnx_backend
     from autofuse.api.loading import LoadedEngine, load
     from autofuse.api.tuning import TuneResult, tune
     from autofuse.report.results import Results, open_results
 
-__all__ = ["LoadedEngine", "Results", "TuneResult", "__version__", "load", "open_results", "tune"]
+__all__ = ["LoadedEngine", "Results", "TuneResult", "__version__", "load", "onnx_backend", "open_results", "tune"]
 
 _HOME = {
     "LoadedEngine": "autofuse.api.loading",
@@ -26,6 +27,8 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Import what is asked for when it is asked for: `import autofuse` alone takes no time, and loading a model needs no Optuna."""
+    if name == "onnx_backend":
+        return importlib.import_module("autofuse.api.onnx_backend")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'autofuse' has no attribute {name!r}")

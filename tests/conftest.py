@@ -9,31 +9,44 @@ import pytest
 
 from autofuse.devices.base import Device
 from autofuse.devices.cpu import CpuDevice
+from autofuse.devices.cuda import CudaDevice
 from autofuse.devices.emulated import EmulatedCudaDevice
+from autofuse.errors import ToolchainError
 
 DEVICES: dict[str, Callable[[], Device]] = {
     "cpu": lambda: CpuDevice(threads=2),
     "cuda-emulated": lambda: EmulatedCudaDevice("sm_80"),
+    "cuda": lambda: CudaDevice(),
 }
-"""Every device that a test can run on here."""
+"""Every device; tests on one that is not here are reported as skipped, with what is missing."""
+
+
+def opened(name: str) -> Device:
+    """A device by name; the test is skipped where it is a GPU and there is none."""
+    try:
+        return DEVICES[name]()
+    except ToolchainError as e:
+        if name != "cuda":
+            raise
+        pytest.skip(f"no GPU: {e}")
 
 
 @pytest.fixture(params=list(DEVICES), scope="session")
 def device(request: pytest.FixtureRequest) -> Device:
     """Each device in turn."""
-    return DEVICES[request.param]()
+    return opened(request.param)
 
 
 @pytest.fixture(scope="session")
 def cpu() -> Device:
     """The host."""
-    return DEVICES["cpu"]()
+    return opened("cpu")
 
 
 @pytest.fixture(scope="session")
 def emulated() -> Device:
     """The CUDA text on the host."""
-    return DEVICES["cuda-emulated"]()
+    return opened("cuda-emulated")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,7 +22,7 @@ from autofuse.importer.load import load_model
 from autofuse.ir.graph import Graph
 from autofuse.measure.peers import check_peer
 from autofuse.measure.reference import Tolerance
-from autofuse.report.folder import write_results
+from autofuse.report.folder import check_writable, write_results
 from autofuse.report.places import saved_plans
 from autofuse.report.results import Results, open_results
 from autofuse.search import tune as search
@@ -96,6 +96,7 @@ def tune(
     graph = import_model(proto, dict(shapes or {}))
     opened = open_device(device, threads)
     name = arguments.model_name(model)
+    check_writable(Path(output))
     outcome = search.tune(
         graph,
         opened,

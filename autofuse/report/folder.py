@@ -40,6 +40,18 @@ def folder_of(outcome: TuneOutcome, output: Path) -> Path:
     return output / model_folder(outcome.model, structure) / device_folder(outcome.target) / case
 
 
+def check_writable(output: Path) -> None:
+    """StorageError where results could not be written later: a tune of minutes must not end with nowhere to put it."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as e:
+        raise StorageError(
+            f"{output}: no results can be written there: {e.strerror}; choose another folder with --output"
+        ) from e
+
+
 def write_results(outcome: TuneOutcome, output: Path, environment: Mapping[str, Any] | None = None) -> Path:
     """Write a result folder and give back its path. StorageError where it can't be written; files of other names are left alone."""
     folder = folder_of(outcome, output)
