@@ -17,20 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from autofuse.devices.base import Device
-from autofuse.devices.cache import content_key
-from autofuse.engine.build import variant_of
 from autofuse.engine.options import estimate
 from autofuse.engine.plan import Plan
-from autofuse.errors import AutofuseError, LaunchError, StorageError
+from autofuse.errors import LaunchError, StorageError
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
-from autofuse.kernels.families import lower
-from autofuse.loops.ir import Kernel
 from autofuse.measure import arrays
-from autofuse.measure.bench import Choice, layouts_text
+from autofuse.measure.bench import Choice
 from autofuse.measure.calibrate import NAMES, Reached, calibration_kernels, key_of, reached
 from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
+from autofuse.measure.compiling import compile_choices, compile_plan
 from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
 from autofuse.measure.programs import constant_bytes, region_bytes, repetition
 from autofuse.measure.protocol import (
@@ -119,7 +116,7 @@ class DeviceBench:
         again: int = 0,
     ) -> list[Measurement]:
         """See Bench."""
-        blanks = self._compile(choices)
+        blanks = compile_choices(self.device, choices)
         state = "rotated" if self._rotate and any(t.constant for t in program.inputs) else "warm"
         known = self._known([b.key for b in blanks[again:] if b.key], state)
         out = [b if k < again else known.get(b.key, b) for k, b in enumerate(blanks)]
@@ -159,51 +156,6 @@ class DeviceBench:
         except StorageError as e:
             self._note(str(e))
             return []
-
-    def _compile(self, choices: Sequence[Choice]) -> list[Measurement]:
-        """Lower and compile; a Measurement each, still without samples ("skipped"), or with the reason of its failure."""
-        lowered: list[tuple[Kernel, ...] | str] = []
-        for variant, schedule in choices:
-            try:
-                launches = lower(variant, schedule, self.target).launches
-                lowered.append(tuple(x.kernel for x in launches))
-            except (AutofuseError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as e:
-                lowered.append(f"it could not be lowered: {type(e).__name__}: {e}")
-        distinct = list(dict.fromkeys(k for ks in lowered if not isinstance(ks, str) for k in ks))
-        compiled = dict(zip(distinct, self.device.compile(distinct), strict=True)) if distinct else {}
-        out: list[Measurement] = []
-        for (variant, schedule), kernels in zip(choices, lowered, strict=True):
-            blank = Measurement(
-                "",
-                variant.program.signature,
-                variant.family,
-                variant.algorithm,
-                layouts_text(variant),
-                schedule.text(),
-                Status.SKIPPED,
-                flops=variant.program.flops,
-                bytes_model=region_bytes(variant),
-            )
-            if isinstance(kernels, str):
-                out.append(replace(blank, status=Status.COMPILE_FAILED, reason=kernels))
-                continue
-            results = [compiled[k] for k in kernels]
-            failed = next((r for r in results if isinstance(r, Exception)), None)
-            good = [r for r in results if not isinstance(r, Exception)]
-            if failed is not None:
-                out.append(replace(blank, status=Status.COMPILE_FAILED, reason=str(failed)))
-                continue
-            out.append(
-                replace(
-                    blank,
-                    key=good[0].key if len(good) == 1 else content_key(*(g.key for g in good)),
-                    compile_seconds=sum(g.resources.seconds for g in good),
-                    registers=max((g.resources.registers for g in good), default=0),
-                    spill_bytes=sum(g.resources.spill_bytes for g in good),
-                    shared_bytes=max((g.resources.shared_bytes for g in good), default=0),
-                )
-            )
-        return out
 
     def _batch(
         self, choices: Mapping[int, Choice], blanks: Mapping[int, Measurement], deadline: float
@@ -289,7 +241,7 @@ class DeviceBench:
     def open(self, plan: Plan) -> tuple[int, Opened]:
         """See Bench."""
         start = time.perf_counter()
-        failed = self._compile_plan(plan)
+        failed = compile_plan(self.device, self.graph, plan)
         if failed is not None:
             return -1, failed
         self._prepare_model()
@@ -311,23 +263,6 @@ class DeviceBench:
         if opened.ok:
             self._opened[request.handle] = (request, self._client.generation, limit)
         return request.handle, replace(opened, seconds=time.perf_counter() - start)
-
-    def _compile_plan(self, plan: Plan) -> Opened | None:
-        """Compile a plan's kernels side by side; what failed, or None."""
-        kernels: dict[Kernel, str] = {}
-        for r in plan.regions:
-            if r.family == "host":
-                continue
-            try:
-                variant = variant_of(self.graph, r, self.target)
-                for x in lower(variant, r.schedule, self.target).launches:
-                    kernels.setdefault(x.kernel, r.label)
-            except (AutofuseError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as e:
-                return Opened(Status.COMPILE_FAILED, f"{r.label} could not be lowered: {type(e).__name__}: {e}")
-        for (_, label), result in zip(kernels.items(), self.device.compile(list(kernels)), strict=True):
-            if isinstance(result, Exception):
-                return Opened(Status.COMPILE_FAILED, f"{label}: {result}")
-        return None
 
     def _prepare_model(self) -> None:
         if self._model_ready:

@@ -24,7 +24,7 @@ from autofuse.kernels.space import Spaces
 from autofuse.measure.bench import Bench, Choice, layouts_text
 from autofuse.measure.racing import compare
 from autofuse.measure.result import Measurement, Status
-from autofuse.search.budget import Clock
+from autofuse.search.budget import Clock, Pace
 from autofuse.search.schedule_sampler import ScheduleSampler
 from autofuse.search.tables import Table
 
@@ -128,8 +128,7 @@ class KernelStudies:
         self.seed = seed
         self.constants = constants if constants is not None else _no_constants
         self._sampler = sampler
-        self._clock = clock
-        self._pace: dict[str, float] = {}
+        self._pace = Pace(clock)
         self.studies: dict[str, KernelStudy] = {}
         self._options: dict[str, list[Option]] = {}
         self._estimates: dict[int, tuple[Variant, float]] = {}
@@ -263,11 +262,7 @@ class KernelStudies:
 
     def room(self, program: RegionProgram, deadline: float) -> int:
         """How many candidates of a kernel can be compiled and measured by the deadline, by what such kernels took so far."""
-        pace = self._pace.get(_kind(program))
-        left = deadline - self._clock()
-        if pace is None:
-            return _FIRST_BATCH if left > 0 else 0
-        return int(left / pace)
+        return self._pace.room(_kind(program), deadline, _FIRST_BATCH)
 
     def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Variant | None = None) -> bool:
         """Measure the next few candidates of a signature (of one variant, if given); False where there is none left."""
@@ -280,9 +275,8 @@ class KernelStudies:
         study.batches += 1
         leader = study.leader
         again = [leader.choice] if leader is not None else []
-        start = self._clock()
-        rows = self.bench.kernels(program, study.constants, [*again, *choices], deadline, len(again))
-        self._learn_pace(program, (self._clock() - start) / len(rows))
+        with self._pace.timed(_kind(program), len(again) + len(choices)):
+            rows = self.bench.kernels(program, study.constants, [*again, *choices], deadline, len(again))
         if leader is not None and rows[0].ok:
             # The incumbent's new samples were taken beside the challengers'; the older ones were not.
             leader = Tried(leader.choice, replace(rows[0], compile_seconds=leader.measurement.compile_seconds))
@@ -299,11 +293,6 @@ class KernelStudies:
                 study.sampler.tell(choice, row.seconds)
         self._options.pop(program.signature, None)
         return True
-
-    def _learn_pace(self, program: RegionProgram, seconds: float) -> None:
-        kind = _kind(program)
-        old = self._pace.get(kind, seconds)
-        self._pace[kind] = max(1e-3, 0.6 * old + 0.4 * seconds)
 
     def _keep(self, study: KernelStudy, tried: Tried) -> None:
         study.tried[study.identity(tried.choice)] = tried

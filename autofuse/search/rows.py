@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from autofuse.engine.build import variant_of
 from autofuse.engine.plan import Plan
@@ -10,7 +11,7 @@ from autofuse.errors import PlanError
 from autofuse.fusion.partition import Partition
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
-from autofuse.ir.stage import Host
+from autofuse.ir.stage import Host, Kind
 from autofuse.ir.target import Target
 from autofuse.measure.oracle import graph_flops
 from autofuse.measure.result import Measurement
@@ -39,6 +40,19 @@ def bound(nbytes: float, flops: float, launches: int, calibration: Calibration) 
         "launch": launches * calibration.launch,
     }
     return max(shares, key=lambda k: shares[k])
+
+
+def corrected(calibration: Calibration, studies: KernelStudies) -> Calibration:
+    """The calibration with what a kernel was seen to exceed: a bound that was beaten is none."""
+    flops = calibration.flops
+    for study in studies.studies.values():
+        if not any(s.kind is Kind.CONTRACT for s in study.program.steps):
+            continue  # the weights of exp and its like are rough; products are counted exactly
+        for t in study.tried.values():
+            m = t.measurement
+            if m.ok and not t.choice[0].tolerant:
+                flops = max(flops, m.flops / (min(m.samples_ns) * 1e-9))
+    return replace(calibration, flops=flops)
 
 
 def step_of(graph: Graph, plan: Plan, unfused: Partition, heuristic: Plan | None, target: Target) -> str:

@@ -33,7 +33,7 @@ from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.outcome import Calibration, TuneOutcome
 from autofuse.search.planner import Planner
 from autofuse.search.progress import Progress, silent
-from autofuse.search.rows import kernel_rows, plan_rows
+from autofuse.search.rows import corrected, kernel_rows, plan_rows
 from autofuse.search.samplers import SAMPLERS, OptunaPlanSampler, PlanSampler
 from autofuse.search.session import Session
 from autofuse.search.stored import stored_studies
@@ -204,6 +204,7 @@ def tune_on(
             error = MismatchError if wrong else LaunchError
             raise error(f"no plan for {task.model} works on this device: {session.failure()}")
         calibration = reached[0] if reached else _assumed(bench)
+        calibration = corrected(calibration, studies)
         plans = plan_rows(graph, session.book.entries.values(), calibration)
         kernels = kernel_rows(studies, calibration)
         if task.storage is not None and not interrupted:

@@ -1,0 +1,85 @@
+"""Lowering and compiling what is to be measured, in the parent, many kernels side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autofuse.devices.base import Device
+from autofuse.devices.cache import content_key
+from autofuse.engine.build import variant_of
+from autofuse.engine.plan import Plan
+from autofuse.errors import AutofuseError
+from autofuse.ir.graph import Graph
+from autofuse.kernels.families import lower
+from autofuse.loops.ir import Kernel
+from autofuse.measure.bench import Choice, layouts_text
+from autofuse.measure.programs import region_bytes
+from autofuse.measure.result import Measurement, Opened, Status
+
+LOWERING_ERRORS = (AutofuseError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What a lowering that does not fit its schedule raises: the candidate fails, the tune goes on."""
+
+
+def compile_choices(device: Device, choices: Sequence[Choice]) -> list[Measurement]:
+    """Lower and compile; a Measurement each, still without samples ("skipped"), or with the reason of its failure."""
+    lowered: list[tuple[Kernel, ...] | str] = []
+    for variant, schedule in choices:
+        try:
+            launches = lower(variant, schedule, device.target).launches
+            lowered.append(tuple(x.kernel for x in launches))
+        except LOWERING_ERRORS as e:
+            lowered.append(f"it could not be lowered: {type(e).__name__}: {e}")
+    distinct = list(dict.fromkeys(k for ks in lowered if not isinstance(ks, str) for k in ks))
+    compiled = dict(zip(distinct, device.compile(distinct), strict=True)) if distinct else {}
+    out: list[Measurement] = []
+    for (variant, schedule), kernels in zip(choices, lowered, strict=True):
+        blank = Measurement(
+            "",
+            variant.program.signature,
+            variant.family,
+            variant.algorithm,
+            layouts_text(variant),
+            schedule.text(),
+            Status.SKIPPED,
+            flops=variant.program.flops,
+            bytes_model=region_bytes(variant),
+        )
+        if isinstance(kernels, str):
+            out.append(replace(blank, status=Status.COMPILE_FAILED, reason=kernels))
+            continue
+        results = [compiled[k] for k in kernels]
+        failed = next((r for r in results if isinstance(r, Exception)), None)
+        good = [r for r in results if not isinstance(r, Exception)]
+        if failed is not None:
+            out.append(replace(blank, status=Status.COMPILE_FAILED, reason=str(failed)))
+            continue
+        out.append(
+            replace(
+                blank,
+                key=good[0].key if len(good) == 1 else content_key(*(g.key for g in good)),
+                compile_seconds=sum(g.resources.seconds for g in good),
+                registers=max((g.resources.registers for g in good), default=0),
+                spill_bytes=sum(g.resources.spill_bytes for g in good),
+                shared_bytes=max((g.resources.shared_bytes for g in good), default=0),
+            )
+        )
+    return out
+
+
+def compile_plan(device: Device, graph: Graph, plan: Plan) -> Opened | None:
+    """Compile a plan's kernels side by side; what failed, or None."""
+    kernels: dict[Kernel, str] = {}
+    for r in plan.regions:
+        if r.family == "host":
+            continue
+        try:
+            variant = variant_of(graph, r, device.target)
+            for x in lower(variant, r.schedule, device.target).launches:
+                kernels.setdefault(x.kernel, r.label)
+        except LOWERING_ERRORS as e:
+            return Opened(Status.COMPILE_FAILED, f"{r.label} could not be lowered: {type(e).__name__}: {e}")
+    for (_, label), result in zip(kernels.items(), device.compile(list(kernels)), strict=True):
+        if isinstance(result, Exception):
+            return Opened(Status.COMPILE_FAILED, f"{label}: {result}")
+    return None
