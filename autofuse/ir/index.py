@@ -348,7 +348,9 @@ def rebuilt(e: Expr, done: Callable[[Expr], Expr]) -> Expr:
             return _rebuild(e, tuple([done(a) for a in e.args]))
         case Load():
             guard = done(e.guard) if e.guard is not None else None
-            if isinstance(guard, Const) and guard.value:
+            if isinstance(guard, Const):
+                if not guard.value:
+                    return const(e.fill or 0, e.dtype)
                 guard = None
             return load(e.source, tuple([done(i) for i in e.index]), e.dtype, e.fill, guard)
         case _:

@@ -1,7 +1,7 @@
 """Reductions on the host: whole softmaxes and normalisations, column sums, windows, and any contraction without a tile.
 
-`inner` runs its vectors along the reduced axis (rows lie contiguous in memory); `outer` runs them along a row axis, each lane
-reducing a row of its own (columns, pooling windows, depthwise convolutions).
+`inner` runs its vectors along the reduced axis (rows lie contiguous in memory); `outer` and `window` run them along a row axis, each lane
+reducing a row of its own. `window` is for a single pass (columns, pooling windows, depthwise convolutions), `outer` for several.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Varia
 from autofuse.kernels.layouts import map_layouts
 from autofuse.kernels.nest import nest_of, streams, stride
 from autofuse.kernels.reduce_loops import inner_loops, outer_loops
+from autofuse.kernels.window_loops import best_block, constant_layouts, is_window, window_loops
 from autofuse.loops.ir import Kernel
 from autofuse.loops.verify import verify_kernel
 
@@ -28,30 +29,36 @@ class ReduceHost:
     name = "reduce_host"
 
     def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
-        """`inner` and `outer` where their vectors have an axis to run along, for each combination of layouts."""
+        """The algorithms whose vectors have an axis to run along, the likeliest first, for each combination of layouts."""
         form = analyse(program)
         if not isinstance(form, Form) or form.kind not in (Kind.REDUCE, Kind.CONTRACT) or target.is_cuda:
             return
         row_shaped = all(not o.full for o in form.outputs)
         layouts = map_layouts(program, target) if row_shaped else map_layouts(program, target)[:1]
-        for ins, outs in layouts:
-            probe = Variant(self.name, "outer", program, ins, outs)
-            nest = nest_of(probe, form)
+        for plain, outs in layouts:
+            ins = constant_layouts(form, plain, outs)
+            nest = nest_of(Variant(self.name, "outer", program, ins, outs), form)
             along_row = stride(nest, nest.rows[-1] if nest.rows else None)
             along_reduced = stride(nest, nest.reduced[-1] if nest.reduced else None)
             padded = nest.valid is not ix.TRUE
-            if along_reduced >= along_row and not padded and nest.reduced:
-                yield Variant(self.name, "inner", program, ins, outs)
-            if along_row >= along_reduced or padded or not nest.reduced:
-                yield probe
+            window = is_window(nest)
+            short = bool(nest.reduced) and (nest.reduced[-1].extent or 0) < target.lanes(4)
+            found: list[str] = []
+            if nest.reduced and not padded and along_reduced >= along_row:
+                found.append("inner")
+            if padded or not nest.reduced or along_row >= along_reduced or (short and window):
+                found.insert(0 if short and window else len(found), "window" if window else "outer")
+            for algorithm in found:
+                yield Variant(self.name, algorithm, program, ins, outs)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
-        """`rows`, `reduced`: points of the domain; `inner`: 1 for the inner algorithm; `bytes`: of all operands; limits of the target."""
+        """`rows`, `reduced`: points of the domain; `inner`, `window`: 1 for that algorithm; `bytes`: of all operands; limits of the target."""
         form = _form(variant)
         return {
             "rows": form.row_points,
             "reduced": form.reduced_points,
             "inner": int(variant.algorithm == "inner"),
+            "window": int(variant.algorithm == "window"),
             "cores": target.cores,
             "bytes": bind(variant).nbytes,
             "l3": target.l3,
@@ -64,7 +71,7 @@ class ReduceHost:
         task = 16384
         while task > each and form.row_points * each // task < 4 * target.cores:
             task //= 2
-        unroll = 4 if variant.algorithm == "inner" else 1
+        unroll = {"inner": 4, "outer": 1, "window": best_block(nest_of(variant, form), target)}[variant.algorithm]
         stream = int(streams(bind(variant).nbytes, target))
         return Schedule.of({"unroll": unroll, "task": task, "cache": "keep", "stream": stream})
 
@@ -72,7 +79,7 @@ class ReduceHost:
         """One kernel."""
         form = _form(variant)
         nest = nest_of(variant, form)
-        write = inner_loops if variant.algorithm == "inner" else outer_loops
+        write = {"inner": inner_loops, "outer": outer_loops, "window": window_loops}[variant.algorithm]
         body = write(nest, schedule, target)
         kernel = Kernel(
             f"reduce_{variant.algorithm}",

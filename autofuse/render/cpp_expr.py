@@ -218,7 +218,7 @@ class ExpressionWriter:
         sure, lanewise = self.conjuncts(e.guard, mode)
         step, base = self.split(e.index[0], mode)
         bool_or_not = 1 if e.dtype is DType.BOOL else 0
-        if step not in (0, 1):
+        if step not in (0, 1) and not (step == 2 and lanewise is None and mode.lanes > 1):
             kind = vector_type(e.dtype, mode.lanes, bool_or_not)
             return Value(self.gathered(kind, e, mode, "-" if bool_or_not else ""), vector=True, mask=bool_or_not)
         kind = f"vec<{stored(e.dtype)}, {mode.lanes}>"
@@ -230,7 +230,8 @@ class ExpressionWriter:
         address = f"{self.buffers[buffer]} + {self.scalar(base)}"
         self.unguarded -= guarded
         if lanewise is None:
-            text = f"af_load<{stored(e.dtype)}, {mode.lanes}>({address})"
+            how = "af_load" if step == 1 else "af_load_even"
+            text = f"{how}<{stored(e.dtype)}, {mode.lanes}>({address})"
         else:
             mask = self.vector(lanewise, mode, e.dtype.itemsize)
             how = "masked" if step == 1 else "shared"

@@ -250,3 +250,15 @@ def test_positions_as_values(host: CpuDevice) -> None:
     kernel = Kernel("range", (y,), loop(g, GRID, loop(lane, VECTOR, Store(y, i, value))), 4)
     n = np.arange(64)
     np.testing.assert_array_equal(run(host, kernel)[0], np.where(n > 20, n % 7, -n))
+
+
+@pytest.mark.parametrize("dtype", (F32, DType.FLOAT64, DType.FLOAT16, DType.INT8, DType.INT64, DType.BOOL))
+@pytest.mark.parametrize("lanes", (2, 8, 16))
+def test_every_second_element(host: CpuDevice, dtype: DType, lanes: int) -> None:
+    """Loads two elements apart, the last of which is the buffer's last."""
+    x, y = Buffer("x", dtype, 4 * lanes - 1), Buffer("y", dtype, 2 * lanes, written=True)
+    g, l = var("g", 2), var("l", lanes)
+    point = ix.add(ix.mul(g, lanes), l)
+    body = loop(g, GRID, loop(l, VECTOR, Store(y, point, at(x, ix.mul(point, 2)))))
+    values = (np.arange(x.size) % 120 if dtype is not DType.BOOL else RNG.random(x.size) < 0.5).astype(dtype.numpy)
+    np.testing.assert_array_equal(run(host, Kernel("even", (x, y), body, 2), values)[0], values[::2])

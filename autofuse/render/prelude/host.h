@@ -146,6 +146,21 @@ template <class T, int N> AF void af_store(T* p, vec<T, N> v) {
   ((af_unaligned<vec<T, N>>*)p)->value = v;
 }
 
+// elements 0, 2, 4, ... of p: two overlapping loads that touch nothing past the last of them
+template <int... K> struct af_indices {};
+template <int N, int... K> struct af_count : af_count<N - 1, N - 1, K...> {};
+template <int... K> struct af_count<0, K...> { typedef af_indices<K...> type; };
+template <class T, int N, int... K> AF vec<T, N> af_pick_even(const T* p, af_indices<K...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+  return __builtin_shufflevector(af_load<T, N>(p), af_load<T, N>(p + N - 1), 2 * K + (2 * K >= N)...);
+#else
+  return af_lanes<vec<T, N>>([&](int64_t l) { return p[2 * l]; });
+#endif
+}
+template <class T, int N> AF vec<T, N> af_load_even(const T* p) {
+  return af_pick_even<T, N>(p, typename af_count<N>::type());
+}
+
 typedef float af_f16 __attribute__((vector_size(64)));
 typedef float af_f8 __attribute__((vector_size(32)));
 typedef float af_f4 __attribute__((vector_size(16)));

@@ -1,0 +1,108 @@
+"""Host reductions against float64 arithmetic: windows at borders, depthwise convolutions, columns, rows with tails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_contract import Case, Maker, check, in_space, schedules, target
+
+from autofuse.ir.expr import Load, walk
+from autofuse.kernels.reduce_host import ReduceHost
+from autofuse.loops.ir import For, LoopKind, expressions, statements
+
+FAMILY = ReduceHost()
+
+
+def depthwise(x: tuple[int, ...], kernel: tuple[int, ...], dtype: type = np.float32, **attributes: object) -> Case:
+    """A depthwise convolution, bias and Relu."""
+    g = Maker(dtype)
+    y = g.op("Conv", g.input(*x), g.weights(x[1], 1, *kernel), g.weights(x[1]), group=x[1], **attributes)
+    return g.case(g.op("Relu", y))
+
+
+def pool(op: str, x: tuple[int, ...], dtype: type = np.float32, **attributes: object) -> Case:
+    """A pooling window after an addition, which the kernel computes as it reads."""
+    g = Maker(dtype)
+    a = g.input(*x)
+    return g.case(g.op(op, a, **attributes))
+
+
+def reduced(op: str, x: tuple[int, ...], axes: tuple[int, ...], dtype: type = np.float32) -> Case:
+    """A reduction over whole axes, of products."""
+    g = Maker(dtype)
+    a = g.input(*x)
+    product = g.op("Mul", a, g.input(*x))
+    return g.case(g.op(op, product, g.b.constant(np.array(axes, np.int64)), keepdims=0))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "depthwise 3x3": lambda: depthwise((1, 32, 14, 19), (3, 3), pads=[1, 1, 1, 1]),
+    "depthwise stride 2": lambda: depthwise((1, 24, 17, 35), (3, 3), pads=[1, 1, 1, 1], strides=[2, 2]),
+    "depthwise 5x5, few pixels": lambda: depthwise((2, 48, 5, 3), (5, 5), pads=[2, 2, 2, 2]),
+    "depthwise dilated, uneven": lambda: depthwise((1, 20, 21, 40), (3, 2), pads=[2, 0, 1, 1], dilations=[2, 1]),
+    "depthwise 1-D": lambda: depthwise((1, 16, 300), (7,), pads=[3, 3]),
+    "depthwise double": lambda: depthwise((1, 16, 9, 20), (3, 3), np.float64, pads=[1, 1, 1, 1]),
+    "max pool": lambda: pool("MaxPool", (1, 24, 20, 37), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    "max pool, narrow": lambda: pool("MaxPool", (1, 3, 9, 7), kernel_shape=[2, 2], pads=[0, 1, 1, 0]),
+    "max pool half": lambda: pool("MaxPool", (1, 16, 9, 40), np.float16, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    "max pool bytes": lambda: pool("MaxPool", (1, 16, 9, 40), np.int8, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    "average pool": lambda: pool(
+        "AveragePool", (1, 33, 12, 18), kernel_shape=[3, 3], strides=[1, 2], pads=[1, 1, 1, 1]
+    ),
+    "average pool with padding": lambda: pool(
+        "AveragePool", (1, 16, 12, 18), kernel_shape=[2, 4], pads=[1, 1, 0, 2], count_include_pad=1
+    ),
+    "global pool": lambda: pool("GlobalAveragePool", (2, 40, 7, 7)),
+    "columns": lambda: reduced("ReduceSum", (50, 77), (0,)),
+    "columns of a batch": lambda: reduced("ReduceMax", (3, 21, 130), (1,)),
+    "one column": lambda: reduced("ReduceProd", (9, 1), (0,)),
+    "rows with a tail": lambda: reduced("ReduceSum", (5, 3, 77), (2,)),
+    "short rows": lambda: reduced("ReduceMin", (70, 7), (1,)),
+    "everything": lambda: reduced("ReduceSum", (6, 45), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_variant_under_several_schedules(name: str, tmp_path: Path) -> None:
+    case = CASES[name]()
+    t = target()
+    found = list(FAMILY.variants(case.program, t))
+    assert found
+    for k, variant in enumerate(found):
+        for schedule in schedules(FAMILY, variant, t, 2, seed=k):
+            check(case, FAMILY, variant, schedule, t, tmp_path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_heuristic_schedules_lie_in_the_space(name: str) -> None:
+    case = CASES[name]()
+    for variant in FAMILY.variants(case.program, target()):
+        assert not in_space(FAMILY, variant, FAMILY.heuristic(variant, target()), target())
+
+
+def test_lanes_of_a_depthwise_convolution_read_neighbouring_weights() -> None:
+    """Weights are laid out by channel last where channels are the lanes."""
+    case = depthwise((1, 32, 14, 19), (3, 3), pads=[1, 1, 1, 1])
+    found = FAMILY.variants(case.program, target())
+    blocked = [v for v in found if not v.input_layouts[0].is_plain and not v.output_layouts[0].is_plain]
+    assert {v.algorithm for v in blocked} == {"window"}
+    assert {v.input_layouts[1].text() for v in blocked} == {"bcda"}
+
+
+def test_windows_carry_no_guards_away_from_the_border() -> None:
+    """Inside a row of pixels no load is guarded along the row."""
+    case = pool("MaxPool", (1, 16, 64, 64), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    variant = next(v for v in FAMILY.variants(case.program, target()) if not v.output_layouts[0].is_plain)
+    (launch,) = FAMILY.lower(variant, FAMILY.heuristic(variant, target()), target()).launches
+    inner = [
+        s
+        for s in statements(launch.kernel.body)
+        if isinstance(s, For) and s.kind is LoopKind.SERIAL and (s.var.extent or 0) > 8
+    ]
+    assert inner
+    loads = [x for s in statements(inner[-1]) for e in expressions(s) for x in walk(e) if isinstance(x, Load)]
+    assert loads
+    assert all(x.guard is None for x in loads)
