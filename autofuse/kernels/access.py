@@ -54,7 +54,7 @@ def bind(variant: Variant) -> Binding:
     program = variant.program
     inputs: dict[int, Operand] = {}
     for k, (tensor, layout) in enumerate(zip(program.inputs, variant.input_layouts, strict=True)):
-        size = max(1, variant.elements(k))
+        size = variant.elements(k)
         inputs[k] = Operand(Buffer(f"x{k}", tensor.dtype, size), tensor.shape, layout)
     outputs: list[Operand] = []
     for k, (number, layout) in enumerate(zip(program.outputs, variant.output_layouts, strict=True)):

@@ -100,7 +100,7 @@ def test_windows_carry_no_guards_away_from_the_border() -> None:
     inner = [
         s
         for s in statements(launch.kernel.body)
-        if isinstance(s, For) and s.kind is LoopKind.SERIAL and (s.var.extent or 0) > 8
+        if isinstance(s, For) and s.kind is LoopKind.SERIAL and (s.var.extent or 0) > 4
     ]
     assert inner
     loads = [x for s in statements(inner[-1]) for e in expressions(s) for x in walk(e) if isinstance(x, Load)]
