@@ -159,10 +159,9 @@ class _Problem:
     def _may_view(self, region: Region, algorithm: str) -> bool:
         """Memory can be shared only between values that the engine itself owns."""
         graph = self.graph
-        if any(v in graph.output_set or v in self.crossing for v in region.outputs):
-            return False
         if algorithm == "alias":
-            return all(v not in graph.constants for v in region.inputs)
+            own = all(v not in graph.output_set and v not in self.crossing for v in region.outputs)
+            return own and all(v not in graph.constants for v in region.inputs)
         return all(
             v not in graph.output_set and v not in graph.inputs and v in graph.producer and v not in self.crossing
             for v in region.inputs

@@ -126,8 +126,6 @@ def is_join(graph: Graph, node: Node) -> bool:
         v not in graph.producer or graph.producer[v].kind is Kind.HOST or v in graph.output_set for v in node.inputs
     ):
         return False
-    if node.outputs[0] in graph.output_set:
-        return False
     program = program_of(graph, Region.of(graph, [node.id]))
     ins = tuple(Layout.plain(len(t.shape)) for t in program.inputs)
     return pieces_of(program, ins, Layout.plain(len(program.tensor(program.outputs[0]).shape))) is not None
