@@ -34,7 +34,11 @@ class Bench(Protocol):
 
     @property
     def oracle(self) -> str:
-        """What the outputs of plans are compared with, in words."""
+        """What the outputs of plans are compared with, in words ("" before `prepare`)."""
+
+    @property
+    def checks_first_plan(self) -> bool:
+        """True where the model is too large for numpy: the first plan's outputs are the reference, so its kernels must be checked before."""
 
     def kernels(
         self,
@@ -52,6 +56,9 @@ class Bench(Protocol):
 
     def known(self, signature: str) -> list[Measurement]:
         """What earlier tunes measured of a kernel signature on this device."""
+
+    def prepare(self) -> None:
+        """Compute what plans are compared with, and set `oracle`."""
 
     def reached(self, deadline: float) -> Reached:
         """What the device can do at best; assumed, not measured, where it is not known and the deadline has passed."""

@@ -51,7 +51,7 @@ _OPEN_BYTES = 1 << 30
 _MOST_OPEN = 16
 _MEMORY_SHARE = 0.75
 _PREPARED_BYTES = 2e7  # a second, of weights
-_SLOWEST_FLOPS = 2e8
+_SLOWEST_FLOPS = 2e9
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class DeviceBench:
         self.limits = limits if limits is not None else Limits()
         self.notes: list[str] = []
         self.oracle = ""
+        self.checks_first_plan = False
         self._folder = tempfile.TemporaryDirectory(prefix="autofuse-")
         self._inputs = inputs
         usable = 0 if device.target.is_cuda else _usable_memory()
@@ -244,7 +245,7 @@ class DeviceBench:
         failed = compile_plan(self.device, self.graph, plan)
         if failed is not None:
             return -1, failed
-        self._prepare_model()
+        self.prepare()
         wanted = str(self._path("wanted.npz"))
         reference = wanted if Path(wanted).exists() else ""
         request = OpenEngine(
@@ -264,24 +265,27 @@ class DeviceBench:
             self._opened[request.handle] = (request, self._client.generation, limit)
         return request.handle, replace(opened, seconds=time.perf_counter() - start)
 
-    def _prepare_model(self) -> None:
+    def prepare(self) -> None:
+        """See Bench."""
         if self._model_ready:
             return
         self._path("graph.pickle").write_bytes(pickle.dumps(self.graph, protocol=pickle.HIGHEST_PROTOCOL))
         arrays.save(str(self._path("inputs.npz")), self._inputs)
-        self.oracle = "the outputs of the unfused plan (its kernels are checked one by one against float64 numpy)"
+        self.oracle = "the outputs of the first plan (its kernels were checked one by one against float64 numpy)"
+        self.checks_first_plan = True
         if graph_flops(self.graph) <= WHOLE_FLOPS:
             request = WriteReference(*(str(self._path(n)) for n in ("graph.pickle", "inputs.npz", "wanted.npz")))
             try:
                 self._client.ask(request, self.limits.model)
                 self.oracle = "the whole model in float64 numpy"
+                self.checks_first_plan = False
             except TrialFailed as e:
                 self._note(f"the model could not be evaluated in float64: {e.reason}")
         self._model_ready = True
 
     def open_peer(self, name: str, model: bytes | str) -> tuple[int, Opened]:
         """See Bench."""
-        self._prepare_model()
+        self.prepare()
         request = OpenPeer(self._next(), name, model, str(self._path("inputs.npz")), self.threads)
         limit = self.limits.open + self.limits.model
         try:
@@ -307,9 +311,10 @@ class DeviceBench:
     def shoot(self, handles: Sequence[int], rounds: int, repeats: int) -> dict[int, list[int]]:
         """See Bench."""
         alive = self._revive(handles)
+        limit = self.limits.shoot + repeats * graph_flops(self.graph) / _SLOWEST_FLOPS
         while alive:
             try:
-                got = self._client.ask(Shoot(tuple(alive), rounds, repeats), self.limits.shoot)
+                got = self._client.ask(Shoot(tuple(alive), rounds, repeats), limit)
             except TrialFailed as e:
                 culprit = e.handle if e.handle in alive else alive[0]
                 self._fail(culprit, e.status, e.reason)

@@ -18,6 +18,7 @@ import numpy as np
 from autofuse.engine.options import Option, OptionSource, estimate
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.stage import Kind
+from autofuse.kernels.base import Choice as Value
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, schedules, variants
 from autofuse.kernels.space import Spaces
@@ -26,7 +27,7 @@ from autofuse.measure.racing import compare
 from autofuse.measure.result import Measurement, Status
 from autofuse.search.budget import Clock, Pace
 from autofuse.search.schedule_sampler import ScheduleSampler
-from autofuse.search.tables import Table
+from autofuse.search.tables import Legal, Table
 
 SMALL_SPACE = 24
 """Spaces up to this many candidates are tried whole."""
@@ -129,6 +130,7 @@ class KernelStudies:
         self.constants = constants if constants is not None else _no_constants
         self._sampler = sampler
         self._pace = Pace(clock)
+        self._legal: dict[tuple[str, tuple[tuple[str, Value], ...]], Legal] = {}
         self.studies: dict[str, KernelStudy] = {}
         self._options: dict[str, list[Option]] = {}
         self._estimates: dict[int, tuple[Variant, float]] = {}
@@ -365,12 +367,20 @@ class KernelStudies:
         best = study.best.get(study.key(v))
         return best.measurement.seconds if best is not None else self.estimate(v)
 
+    def _legal_for(self, v: Variant) -> Legal:
+        facts = family(v.family).facts(v, self.target)
+        key = (v.family, tuple(sorted(facts.items())))
+        found = self._legal.get(key)
+        if found is None:
+            every = itertools.islice(schedules(v, self.target, self.spaces), MOST_SCHEDULES)
+            found = self._legal[key] = Legal(tuple(every), self.spaces.of(v.family).choices)
+        return found
+
     def _table(self, study: KernelStudy, v: Variant) -> Table:
         key = study.key(v)
         found = study.tables.get(key)
         if found is None:
-            every = itertools.islice(schedules(v, self.target, self.spaces), MOST_SCHEDULES)
-            found = study.tables[key] = Table(v, tuple(every), self.spaces.of(v.family).choices)
+            found = study.tables[key] = Table(v, self._legal_for(v))
             for tried in study.tried.values():
                 if tried.choice[0] is v or tried.choice[0] == v:
                     found.close(tried.choice[1])

@@ -128,7 +128,7 @@ class Session:
             if plan is None:
                 self.notes.append(f"the {origin} partition cannot run: a region of it has no working kernel")
                 return entry
-            if self.bench.oracle.startswith("the outputs of the unfused"):
+            if self.bench.checks_first_plan:
                 self._check_kernels(plan)
                 plan = self.planner.plan(partition, origin, direct, known) or plan
             if self.heuristic is None and partition is self.unfused:

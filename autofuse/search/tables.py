@@ -10,25 +10,41 @@ from autofuse.kernels.base import Choice as Value
 from autofuse.kernels.base import Schedule, Variant
 
 
-class Table:
-    """The schedules of one variant, in the order of its search space; `open` marks the untried ones.
+class Legal:
+    """The legal schedules of a family under certain facts, in the order of its search space: variants with the same facts share them.
 
-    `choices` are the categories of its family; a schedule is a row of positions in them, so that the distance to a wish is one numpy expression.
+    A schedule is a row of positions in the family's choices, so that the distance to a wish is one numpy expression.
     """
 
-    def __init__(
-        self, variant: Variant, schedules: Sequence[Schedule], choices: Sequence[tuple[str, tuple[Value, ...]]]
-    ) -> None:
-        self.variant = variant
+    def __init__(self, schedules: Sequence[Schedule], choices: Sequence[tuple[str, tuple[Value, ...]]]) -> None:
         self.schedules = tuple(schedules)
-        self._at = {s: k for k, s in enumerate(self.schedules)}
-        self._names = [name for name, _ in choices]
-        self._positions = {name: {v: k for k, v in enumerate(values)} for name, values in choices}
-        spans = [max(1, len(values) - 1) for _, values in choices]
-        rows = [[self._positions[n].get(s.values.get(n, ""), 0) for n in self._names] for s in self.schedules]
-        self._matrix = np.asarray(rows, np.float64).reshape(len(rows), len(spans)) / np.asarray(spans, np.float64)
-        self._spans = spans
-        self.open = np.ones(len(self.schedules), bool)
+        self.at = {s: k for k, s in enumerate(self.schedules)}
+        self._positions = [(name, {v: k for k, v in enumerate(values)}) for name, values in choices]
+        self._spans = np.asarray([max(1, len(values) - 1) for _, values in choices], np.float64)
+        rows = [[where.get(value, 0) for value, (_, where) in self._aligned(s)] for s in self.schedules]
+        self._matrix = np.asarray(rows, np.float64).reshape(len(rows), len(self._spans)) / self._spans
+
+    def _aligned(self, s: Schedule) -> list[tuple[Value, tuple[str, dict[Value, int]]]]:
+        values = s.values
+        return [(values.get(p[0], ""), p) for p in self._positions]
+
+    def distance(self, wish: Mapping[str, object]) -> np.ndarray:
+        """How many steps each schedule lies from a wish, in parts of each choice's list."""
+        target = [_position(where, wish.get(name)) for name, where in self._positions]
+        return np.asarray(np.abs(self._matrix - np.asarray(target, np.float64) / self._spans).sum(axis=1))
+
+
+def _position(where: Mapping[Value, int], value: object) -> int:
+    return where.get(value, 0) if isinstance(value, int | str) else 0
+
+
+class Table:
+    """The legal schedules of one variant; `open` marks the untried ones."""
+
+    def __init__(self, variant: Variant, legal: Legal) -> None:
+        self.variant = variant
+        self._legal = legal
+        self.open = np.ones(len(legal.schedules), bool)
 
     @property
     def left(self) -> int:
@@ -37,31 +53,22 @@ class Table:
 
     def untried(self) -> list[Schedule]:
         """The untried ones, in order."""
-        return [self.schedules[k] for k in np.flatnonzero(self.open)]
+        return [self._legal.schedules[k] for k in np.flatnonzero(self.open)]
 
     def close(self, schedule: Schedule) -> None:
         """Mark one as tried; others are no business of this table."""
-        k = self._at.get(schedule)
+        k = self._legal.at.get(schedule)
         if k is not None:
             self.open[k] = False
 
     def named(self, text: str) -> Schedule | None:
         """The schedule with a text."""
-        return next((s for s in self.schedules if s.text() == text), None)
+        return next((s for s in self._legal.schedules if s.text() == text), None)
 
     def nearest(self, wish: Mapping[str, object]) -> Schedule | None:
         """The untried schedule with the fewest steps to a wish; None where all are tried."""
         if not self.open.any():
             return None
-        target = np.asarray(
-            [self._position(n, wish.get(n)) / span for n, span in zip(self._names, self._spans, strict=True)]
-        )
-        distance = np.abs(self._matrix - target).sum(axis=1)
+        distance = self._legal.distance(wish)
         distance[~self.open] = np.inf
-        return self.schedules[int(np.argmin(distance))]
-
-    def _position(self, name: str, value: object) -> int:
-        for known, k in self._positions[name].items():
-            if known == value:
-                return k
-        return 0
+        return self._legal.schedules[int(np.argmin(distance))]

@@ -170,6 +170,21 @@ def test_plans_are_checked_timed_and_stamped(make: object) -> None:
 
 
 @pytest.mark.usefixtures("kernel_cache")
+def test_the_first_plan_stands_in_for_a_model_too_large_for_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autofuse.measure.device_bench.WHOLE_FLOPS", 0)
+    graph = mlp()
+    bench = bench_of(graph, None)
+    try:
+        bench.prepare()
+        assert bench.checks_first_plan and "first plan" in bench.oracle
+        _, first = bench.open(plan_of(graph, bench, False))
+        _, second = bench.open(plan_of(graph, bench, True))
+        assert first.ok and np.isnan(first.error) and second.ok and second.error < 1e-4
+    finally:
+        bench.close()
+
+
+@pytest.mark.usefixtures("kernel_cache")
 def test_engines_outlive_a_worker_that_another_one_killed() -> None:
     graph = mlp()
     bench = bench_of(graph, None)

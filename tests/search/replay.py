@@ -71,6 +71,10 @@ class ReplayBench:
         self.open_handles: dict[int, float] = {}
         self.most_open = 0
         self.closed = False
+        self.checks_first_plan = False
+
+    def prepare(self) -> None:
+        self.prepared = True
 
     def _pass(self, seconds: float) -> None:
         self.clock.now += seconds

@@ -207,6 +207,18 @@ def test_a_previous_plan_of_another_model_is_passed_over() -> None:
     assert any("previous best plan was not used" in n for n in two.notes)
 
 
+def test_a_model_that_is_too_large_for_numpy_has_the_kernels_of_its_first_plan_checked() -> None:
+    graph = mlp()
+    bench = ReplayBench(graph, simple)
+    bench.checks_first_plan = True
+    previous = run(graph, ReplayBench(graph, simple), 5).best
+    outcome = run(graph, bench, 10, previous=previous)
+    first = outcome.plans[0].plan
+    assert first.origin == "unfused" and any(p.plan.key == previous.key for p in outcome.plans)
+    asked = {(v.program.signature, s) for v, s in bench.asked[: len(first.regions)]}
+    assert all(r.schedule in {s for _, s in asked} for r in first.regions)
+
+
 def test_a_tune_is_the_same_for_the_same_seed() -> None:
     graph = softmax()
     keys = {run(graph, ReplayBench(graph, simple, noise=0.05), seed=3).best.key for _ in range(2)}
