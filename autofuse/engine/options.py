@@ -12,6 +12,7 @@ from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, variants
+from autofuse.kernels.irregular import irregular
 from autofuse.kernels.layouts import can_block, channel_block
 
 
@@ -56,6 +57,11 @@ def _plain_channels(variant: Variant, target: Target) -> bool:
     return any(l.is_plain and can_block(t, block) and math.prod(t.shape[2:]) > 1 for l, t in (*ins, *outs))
 
 
+STRIDED_SECONDS = 4e-10
+SCATTERED_SECONDS = 1.3e-9
+"""What an element costs that a thread of the host reads or writes on its own, at a fixed distance from the last or anywhere (measured)."""
+
+
 def rates(target: Target, threads: int) -> Rates:
     """The rates assumed for a target."""
     if target.is_cuda:
@@ -80,12 +86,16 @@ def estimate(variant: Variant, target: Target, threads: int) -> float:
     flops = float(program.flops)
     form = analyse(program)
     if isinstance(form, Form) and form.kind is Kind.CONTRACT and variant.family.startswith("reduce"):
-        flops *= SLOW_CONTRACTION if math.prod(_reduced(form)) > 32 else SLOW_CONTRACTION / 3
+        flops *= SLOW_CONTRACTION if math.prod(_reduced(form)) > 32 else SLOW_CONTRACTION / 6
     if not target.is_cuda and not variant.family.startswith("map") and _plain_channels(variant, target):
         flops *= PLAIN_CHANNELS
     if variant.tolerant:
         flops /= 2
-    return max(flops / r.flops, nbytes / r.bytes) + r.launch
+    seconds = max(flops / r.flops, nbytes / r.bytes) + r.launch
+    if not target.is_cuda:
+        found = irregular(variant)
+        seconds += (found.strided * STRIDED_SECONDS + found.scattered * SCATTERED_SECONDS) / max(1, threads)
+    return seconds
 
 
 def _reduced(form: Form) -> list[int]:

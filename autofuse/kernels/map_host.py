@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.region import RegionProgram
@@ -10,13 +12,50 @@ from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, Var, const, select
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
-from autofuse.kernels.access import Resolver, bind, collapse, iterate
+from autofuse.kernels.access import Binding, Resolver, bind, collapse, iterate
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
 from autofuse.kernels.layouts import map_layouts
 from autofuse.kernels.nest import streams
 from autofuse.kernels.spans import lanewise, tasks
 from autofuse.loops.ir import Kernel, Stmt, Store
 from autofuse.loops.verify import verify_kernel
+
+
+@dataclass(frozen=True)
+class MapPoints:
+    """A map under its layouts: loop axes in the order of the first output's memory, and each output's value and offset there."""
+
+    binding: Binding
+    axes: tuple[Var, ...]
+    values: tuple[Expr, ...]
+    offsets: tuple[Expr, ...]
+
+
+@lru_cache(maxsize=1 << 12)
+def map_points(variant: Variant) -> MapPoints:
+    """The points of a map, with axes merged as far as the addresses allow; padding of the output gets zeros."""
+    form = _form(variant)
+    binding = bind(variant)
+    first = form.outputs[0]
+    nest = iterate(variant.output_layouts[0], first.shape)
+    where: dict[Expr, Expr] = {}
+    for axis, place in zip(first.index, nest.index, strict=True):
+        if isinstance(axis, Var):
+            where[axis] = place
+    resolve = Resolver(binding.inputs, where)
+    values: list[Expr] = []
+    offsets: list[Expr] = []
+    for o, operand in zip(form.outputs, binding.outputs, strict=True):
+        value = resolve(o.value, nest.valid)
+        values.append(select(nest.valid, value, const(0, value.dtype)))
+        offsets.append(operand.offset(tuple(resolve(i) for i in o.index)))
+    axes, merged = collapse(nest.axes, [*values, *offsets])
+    return MapPoints(
+        binding,
+        axes,
+        tuple(ix.substitute(e, merged) for e in values),
+        tuple(ix.substitute(e, merged) for e in offsets),
+    )
 
 
 class MapHost:
@@ -49,23 +88,8 @@ class MapHost:
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""
         form = _form(variant)
-        binding = bind(variant)
-        first = form.outputs[0]
-        nest = iterate(variant.output_layouts[0], first.shape)
-        where: dict[Expr, Expr] = {}
-        for axis, place in zip(first.index, nest.index, strict=True):
-            if isinstance(axis, Var):
-                where[axis] = place
-        resolve = Resolver(binding.inputs, where)
-        values: list[Expr] = []
-        offsets: list[Expr] = []
-        for o, operand in zip(form.outputs, binding.outputs, strict=True):
-            value = resolve(o.value, nest.valid)
-            values.append(select(nest.valid, value, const(0, value.dtype)))
-            offsets.append(operand.offset(tuple(resolve(i) for i in o.index)))
-        axes, merged = collapse(nest.axes, [*values, *offsets])
-        values = [ix.substitute(e, merged) for e in values]
-        offsets = [ix.substitute(e, merged) for e in offsets]
+        points = map_points(variant)
+        binding, axes, values, offsets = points.binding, points.axes, points.values, points.offsets
         inner = axes[-1] if axes else None
         n = (inner.extent or 0) if inner is not None else 1
 

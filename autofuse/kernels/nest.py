@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autofuse.fusion.form import Anchor, Form
 from autofuse.ir import index as ix
@@ -29,6 +30,7 @@ class Nest:
     valid: Expr
 
 
+@lru_cache(maxsize=1 << 12)
 def nest_of(variant: Variant, form: Form) -> Nest:
     """Resolve a form: row axes follow the physical order of the first row output's layout."""
     binding = bind(variant)

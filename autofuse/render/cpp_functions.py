@@ -39,6 +39,7 @@ def with_plain_power(e: Apply) -> Expr:
         return e
     x, y = e.args[0], e.args[1].value
     one = const(1, e.dtype)
+    root = apply("sqrt", (x,), e.dtype)  # as numpy has it: C's pow differs for -0 and -inf only
     match y:
         case 0:
             return one
@@ -51,6 +52,12 @@ def with_plain_power(e: Apply) -> Expr:
         case -1:
             return apply("div", (one, x), e.dtype)
         case 0.5:
-            return apply("sqrt", (x,), e.dtype)  # as numpy has it: C's pow differs for -0 and -inf only
+            return root
+        case -0.5:
+            return apply("div", (one, root), e.dtype)
+        case 0.75:  # of local response normalisation
+            return apply("mul", (root, apply("sqrt", (root,), e.dtype)), e.dtype)
+        case 1.5:
+            return apply("mul", (x, root), e.dtype)
         case _:
             return e

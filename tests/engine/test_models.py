@@ -1,11 +1,7 @@
-"""Whole models: the sample networks, blocks and chains against onnxruntime without its optimisations, unfused and greedy.
-
-Under emulation a network takes minutes: AUTOFUSE_SLOW_TESTS=1 in the environment runs those, too.
-"""
+"""Whole models: the sample networks, blocks and chains against onnxruntime without its optimisations, unfused and greedy."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -19,8 +15,6 @@ from autofuse.importer.importing import import_model
 from autofuse.importer.samples import build, chains, transformers
 from autofuse.ir.graph import Graph
 from tests.engine.test_traps import run
-
-SLOW = bool(os.environ.get("AUTOFUSE_SLOW_TESTS"))
 
 SMALL: Mapping[str, Callable[[], ModelProto]] = {
     "chain_gelu": lambda: chains.gelu(5, 72),
@@ -92,8 +86,6 @@ def test_the_cuda_text_of_a_model_equals_the_host(name: str, cpu: Device, emulat
     check_emulated(graph, cpu, emulated)
 
 
-@pytest.mark.skipif(not SLOW, reason="minutes under emulation; AUTOFUSE_SLOW_TESTS=1 runs it")
-@pytest.mark.timeout(3600)
 def test_the_cuda_text_of_a_network_equals_the_host(cpu: Device, emulated: Device) -> None:
     check_emulated(import_model(resized(build("squeezenet"), 64)), cpu, emulated)
 

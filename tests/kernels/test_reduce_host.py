@@ -10,6 +10,7 @@ import pytest
 from host_contract import Case, Maker, check, in_space, schedules, target
 
 from autofuse.ir.expr import Load, walk
+from autofuse.kernels.irregular import Irregular, irregular
 from autofuse.kernels.reduce_host import ReduceHost
 from autofuse.loops.ir import For, LoopKind, expressions, statements
 
@@ -106,3 +107,14 @@ def test_windows_carry_no_guards_away_from_the_border() -> None:
     loads = [x for s in statements(inner[-1]) for e in expressions(s) for x in walk(e) if isinstance(x, Load)]
     assert loads
     assert all(x.guard is None for x in loads)
+
+
+def test_accesses_lane_by_lane_are_counted() -> None:
+    """Windows in one layout have none; between layouts lanes gather or scatter."""
+    case = pool("MaxPool", (1, 32, 16, 64), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    found = [v for v in FAMILY.variants(case.program, target()) if v.algorithm == "window"]
+    same = [irregular(v) for v in found if v.input_layouts[0] == v.output_layouts[0]]
+    mixed = [irregular(v) for v in found if v.input_layouts[0] != v.output_layouts[0]]
+    assert len(same) == len(mixed) == 2
+    assert all(i == Irregular() for i in same)
+    assert all(i.strided + i.scattered > 0 for i in mixed)

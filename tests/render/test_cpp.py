@@ -262,3 +262,13 @@ def test_every_second_element(host: CpuDevice, dtype: DType, lanes: int) -> None
     body = loop(g, GRID, loop(l, VECTOR, Store(y, point, at(x, ix.mul(point, 2)))))
     values = (np.arange(x.size) % 120 if dtype is not DType.BOOL else RNG.random(x.size) < 0.5).astype(dtype.numpy)
     np.testing.assert_array_equal(run(host, Kernel("even", (x, y), body, 2), values)[0], values[::2])
+
+
+@pytest.mark.parametrize("power", (-1.0, -0.5, 0.5, 0.75, 1.5, 2.0, 3.0, 2.5))
+def test_powers_by_constants(host: CpuDevice, power: float) -> None:
+    """Products and roots where they do, at zero and infinity, too."""
+    kernel = masked_map(100, lambda a: call("pow", a, const(power, F32)), (F32,), F32)
+    a = np.abs(normal(100))
+    a[:2] = 0, np.inf
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(run(host, kernel, a)[0], np.power(a, np.float32(power)), rtol=1e-6)
