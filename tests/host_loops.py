@@ -47,7 +47,9 @@ def run(device: CpuDevice, kernel: Kernel, *arrays: np.ndarray) -> list[np.ndarr
         executable.close()
 
 
-def map_kernel(n: int, body: Body, dtypes: tuple[DType, ...], out: DType, lanes: int = 16, stream: bool = False) -> Kernel:
+def map_kernel(
+    n: int, body: Body, dtypes: tuple[DType, ...], out: DType, lanes: int = 16, stream: bool = False
+) -> Kernel:
     """out[i] = body(x0[i], x1[i], ...): tasks of 4 vectors, then a scalar tail in the last block."""
     xs = inputs(*dtypes, size=n)
     y = Buffer("y", out, n, written=True)

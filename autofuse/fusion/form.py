@@ -197,7 +197,9 @@ class _Analysis:
         ):
             raise _Refused(Verdict(False, "rows", "two reductions run over different axes", (position,)))
         if stage.combine.is_arg and _row_major(where, stage.reduce_axes) is not _row_major({}, self.reduced):
-            raise _Refused(Verdict(False, "rows", "positions are counted in another order than the domain's", (position,)))
+            raise _Refused(
+                Verdict(False, "rows", "positions are counted in another order than the domain's", (position,))
+            )
         body = self.inliner.body(stage.body, step.operands, dict(where))
         # Tensors that the first reduction reads one element a point tell where full-size values live.
         for ld in loads(stage.body):
