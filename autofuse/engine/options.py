@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.region import RegionProgram
+from autofuse.ir.expr import variables
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.contract_roles import contraction
 from autofuse.kernels.families import family, variants
 from autofuse.kernels.irregular import irregular
 from autofuse.kernels.layouts import can_block, channel_block
@@ -86,7 +88,7 @@ def estimate(variant: Variant, target: Target, threads: int) -> float:
     flops = float(program.flops)
     form = analyse(program)
     if isinstance(form, Form) and form.kind is Kind.CONTRACT and variant.family.startswith("reduce"):
-        flops *= SLOW_CONTRACTION if math.prod(_reduced(form)) > 32 else SLOW_CONTRACTION / 6
+        flops *= _without_tiles(form)
     if not target.is_cuda and not variant.family.startswith("map") and _plain_channels(variant, target):
         flops *= PLAIN_CHANNELS
     if variant.tolerant:
@@ -98,8 +100,13 @@ def estimate(variant: Variant, target: Target, threads: int) -> float:
     return seconds
 
 
-def _reduced(form: Form) -> list[int]:
-    return [a.extent or 0 for a in form.reduced]
+def _without_tiles(form: Form) -> float:
+    """How many times slower a contraction is as a reduction: a depthwise one, where no factor is used again, hardly."""
+    found = contraction(form.program)
+    if found is not None and found.rows and any(variables(f) >= set(found.rows) for f in found.factors):
+        if not any(found.only(side) == found.rows for side in (0, 1)):
+            return 1.0
+    return SLOW_CONTRACTION if form.reduced_points > 32 else SLOW_CONTRACTION / 3
 
 
 def heuristic_options(target: Target, threads: int, accuracy: str = "default") -> OptionSource:
