@@ -41,15 +41,16 @@ def folder_of(outcome: TuneOutcome, output: Path) -> Path:
 
 
 def check_writable(output: Path) -> None:
-    """StorageError where results could not be written later: a tune of minutes must not end with nowhere to put it."""
+    """StorageError where results could not be written later: a tune of minutes must not end with nowhere to put it.
+
+    Nothing is made: the nearest folder that exists is tried.
+    """
+    nearest = next(p for p in (output.absolute(), *output.absolute().parents) if p.exists())
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
+        with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as e:
-        raise StorageError(
-            f"{output}: no results can be written there: {e.strerror}; choose another folder with --output"
-        ) from e
+        raise StorageError(f"{output}: no results can be written there: {e.strerror}; choose another folder with --output") from e
 
 
 def write_results(outcome: TuneOutcome, output: Path, environment: Mapping[str, Any] | None = None) -> Path:
