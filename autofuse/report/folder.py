@@ -50,7 +50,9 @@ def check_writable(output: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as e:
-        raise StorageError(f"{output}: no results can be written there: {e.strerror}; choose another folder with --output") from e
+        raise StorageError(
+            f"{output}: no results can be written there: {e.strerror}; choose another folder with --output"
+        ) from e
 
 
 def write_results(outcome: TuneOutcome, output: Path, environment: Mapping[str, Any] | None = None) -> Path:
