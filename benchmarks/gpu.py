@@ -33,13 +33,13 @@ from autofuse.importer.importing import import_model
 from autofuse.importer.samples import basic, chains
 from autofuse.importer.samples import build as build_sample
 from autofuse.importer.samples import names as sample_names
-from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, lower, variants
 from autofuse.measure.calibrate import negation, product
 from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.programs import Repetition, packed_inputs, region_bytes, timing_program, unpacked_outputs
 from autofuse.measure.reference import Tolerance
+from autofuse.search.rows import boundary_bytes
 
 Row = dict[str, Any]
 COPY_ELEMENTS = 1 << 26
@@ -123,13 +123,6 @@ def copy_bandwidth(device: Device) -> float:
         return 4 * region_bytes(variant) / (float(np.median(executable.time(ROUNDS))) * 1e-9)
     finally:
         executable.close()
-
-
-def boundary_bytes(graph: Graph) -> int:
-    """Bytes that any plan must move: the model's inputs, constants and outputs, each once."""
-    ids = [*graph.inputs, *graph.constants, *graph.outputs]
-    sizes = [(graph.values[v].shape or (), graph.values[v].dtype) for v in dict.fromkeys(ids)]
-    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in sizes if dtype != "string")
 
 
 def measure(name: str, device_name: str, tiny: bool) -> Row:

@@ -16,7 +16,7 @@ from autofuse.fusion.inline import Inliner
 from autofuse.fusion.region import RegionProgram, Step, Verdict
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Const, Expr, Load, Var, const, loads, var, variables
+from autofuse.ir.expr import Const, Expr, Var, const, loads, var, variables
 from autofuse.ir.stage import Combine, Kind, Stage
 
 Index = tuple[Expr, ...]
@@ -325,8 +325,3 @@ def _invert(index: Index, at: Index, axes: tuple[Var, ...]) -> dict[Expr, Expr] 
                 return None
             where[a] = const(0)
     return where
-
-
-def external_loads(e: Expr) -> tuple[Load, ...]:
-    """The loads of a form's expression: all of them are of region inputs."""
-    return loads(e)

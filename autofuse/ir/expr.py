@@ -213,9 +213,8 @@ def rewrite(root: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     return done[root]
 
 
-def count_flops(root: Expr, shared: bool = True) -> int:
+def count_flops(root: Expr) -> int:
     """Floating-point operations of one evaluation, by the weights of the function table."""
-    del shared
     return sum(FUNCTIONS[e.fn].flops for e in walk(root) if isinstance(e, Apply) and e.dtype.is_float)
 
 

@@ -79,7 +79,7 @@ class Stage:
         A sum of squares is none: it has one operand, and shares kernels with other reductions of it.
         """
         match self.body:
-            case Apply("mul", (a, b)) if self.combine is Combine.SUM and a is not b:
+            case Apply("mul", (a, b)) if self.combine is Combine.SUM:
                 la, lb = _operand(a), _operand(b)
                 if la is None or lb is None or la is lb:  # a sum of squares has one operand: it is no contraction
                     return None

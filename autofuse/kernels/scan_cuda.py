@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, call, const, load, var
-from autofuse.ir.layout import Layout
-from autofuse.ir.stage import Scan
 from autofuse.ir.target import Target
-from autofuse.kernels.access import plain_layouts
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
-from autofuse.kernels.scan_loops import Make, Start, Writer, scan_of
+from autofuse.kernels.scan_loops import Make, Start, Writer, scan_of, scan_variants
 from autofuse.loops.ir import Alloc, Barrier, Buffer, If, Kernel, Level, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
 
@@ -24,12 +21,7 @@ class ScanCuda:
 
     def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
         """One variant, with transposed recurrent weights, so that neighbouring threads read neighbouring elements."""
-        if not target.is_cuda or len(program.steps) != 1 or not isinstance(program.steps[0].stage, Scan):
-            return
-        ins, outs = plain_layouts(program)
-        weights = program.steps[0].operands[1]
-        ins = tuple(Layout.permuted((1, 0)) if k == weights else l for k, l in enumerate(ins))
-        yield Variant(self.name, "rows", program, ins, outs)
+        return () if not target.is_cuda else scan_variants(self.name, program)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
         """`hidden`: elements of the state."""

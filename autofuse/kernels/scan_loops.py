@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, call, cast_to, const, load, var
+from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Scan
-from autofuse.kernels.access import Binding, bind
+from autofuse.kernels.access import Binding, bind, plain_layouts
 from autofuse.kernels.base import Variant
 from autofuse.kernels.cells import GATE_COUNT, sigmoid
 from autofuse.loops.ir import Alloc, Buffer, For, Let, LoopKind, Scope, Stmt, Store, loop
@@ -17,6 +19,16 @@ Make = Callable[[Expr], Stmt | tuple[Stmt, ...]]
 Start = Callable[[Expr], Expr]
 Pre = Callable[[Expr, int], Expr]
 Deliver = Callable[[Expr, Expr], tuple[Stmt, ...]]
+
+
+def scan_variants(family: str, program: RegionProgram) -> tuple[Variant, ...]:
+    """The one variant of a recurrence, its recurrent weights transposed; none for another program."""
+    if len(program.steps) != 1 or not isinstance(program.steps[0].stage, Scan):
+        return ()
+    ins, outs = plain_layouts(program)
+    weights = program.steps[0].operands[1]
+    ins = tuple(Layout.permuted((1, 0)) if k == weights else l for k, l in enumerate(ins))
+    return (Variant(family, "rows", program, ins, outs),)
 
 
 def scan_of(variant: Variant) -> Scan:
