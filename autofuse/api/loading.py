@@ -13,18 +13,18 @@ from onnx import ModelProto
 
 from autofuse.api import arguments
 from autofuse.api.arguments import Model, Shapes
-from autofuse.api.choosing import Choice, choose, heuristic_choice, heuristic_plan, saved_shapes, shapes_of_results
+from autofuse.api.choosing import Choice, choose, heuristic_choice, saved_shapes, shapes_of_results
 from autofuse.api.devices import open_device
+from autofuse.api.engines import Engines, check_declared
 from autofuse.api.environment import changes, environment
 from autofuse.api.transfer import carried
 from autofuse.devices.base import Device
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
-from autofuse.errors import InputError, MismatchError, ShapeError
-from autofuse.importer.binding import dims_of
+from autofuse.errors import MismatchError, ShapeError
 from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
-from autofuse.ir.graph import Graph
+from autofuse.ir.graph import Dim, Graph
 from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.oracle import compare_model, graph_flops, whole_reference
 from autofuse.measure.reference import Tolerance
@@ -35,11 +35,16 @@ CHECK_FLOPS = 2e9
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a loaded model. An open dimension shows the size that it was compiled for."""
+    """An input or output of a loaded model.
+
+    `shape` is what was compiled for; `declared` has the model's own dimensions, with a symbol where another size may be fed (None where
+    the model states nothing).
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...] | None
+    declared: tuple[Dim, ...] | None = None
 
 
 class LoadedEngine:
@@ -54,15 +59,15 @@ class LoadedEngine:
         self.warnings = tuple(notes)
         self.graph = graph
         self.device = device
-        self._proto = proto
         self._lock = threading.Lock()
         self._engine = Engine.build(graph, choice.plan, device)
-        self._others: dict[tuple[tuple[str, tuple[int, ...]], ...], Engine] = {}
+        self._engines = Engines(proto, device, self._plan_for)
+        self._engines.add(self._engine)
 
     @property
     def inputs(self) -> tuple[Port, ...]:
         """The model's inputs in order."""
-        return tuple(_port(self.graph, v, self.graph.values[v].name) for v in self.graph.inputs)
+        return _ports(self.graph)
 
     @property
     def outputs(self) -> tuple[Port, ...]:
@@ -74,58 +79,39 @@ class LoadedEngine:
         """The compiled engine, for measuring. It is not safe to use from several threads."""
         return self._engine
 
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Every compiled engine that is kept: one for each set of sizes and parameters, the most recently used first."""
+        return self._engines.all()
+
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once: {input name: array} -> {output name: array}. InputError where a name, type or shape does not fit.
 
-        Another size of an open dimension is compiled for with the same choices, once.
+        Another size of an open dimension is compiled for with the same choices, once; so are other contents of an input that decides
+        about sizes (axes, a target shape). A bounded number of engines is kept.
         """
         with self._lock:
-            return self._engine_for(inputs).run(inputs)
+            check_declared(self.graph, inputs)
+            return self._engines.find(inputs).run(inputs)
 
-    def _engine_for(self, inputs: Mapping[str, np.ndarray]) -> Engine:
-        if not self._other_sizes(inputs):
-            return self._engine
-        shapes = {name: tuple(np.shape(a)) for name, a in inputs.items()}
-        key = tuple(sorted(shapes.items()))
-        if key not in self._others:
-            try:
-                graph = import_model(self._proto, shapes)
-            except ShapeError as error:
-                raise InputError(str(error)) from error
-            plan = carried(self.plan, self.graph, graph, self.device)
-            kept = "the plan's choices" if plan is not None else "a heuristic plan, as the plan does not carry over"
-            sizes = ", ".join(f"{n} {'x'.join(map(str, s))}" for n, s in key)
-            warnings.warn(f"compiled for other sizes ({sizes}) with {kept}; tune for them to gain more", stacklevel=4)
-            self._others[key] = Engine.build(graph, plan or heuristic_plan(graph, self.device), self.device)
-        return self._others[key]
-
-    def _other_sizes(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Whether inputs differ from what was compiled in open dimensions alone. InputError where a fixed one differs."""
-        declared = {i.name: dims_of(i) for i in self._proto.graph.input}
-        different = False
-        for v in self.graph.inputs:
-            value = self.graph.values[v]
-            if value.name not in inputs or value.shape is None:
-                continue
-            found, dims = tuple(np.shape(inputs[value.name])), declared.get(value.name)
-            if found == value.shape:
-                continue
-            if dims is not None and (
-                len(found) != len(dims) or any(isinstance(d, int) and d != n for d, n in zip(dims, found, strict=True))
-            ):
-                expected = ", ".join(map(str, dims))
-                raise InputError(
-                    f"input {value.name!r}: expected {value.dtype.value}[{expected}], found "
-                    f"{np.asarray(inputs[value.name]).dtype}{list(found)}"
-                )
-            different = True
-        return different
+    def _plan_for(self, graph: Graph) -> Plan:
+        """The plan for other sizes or parameters: one saved for just these, else the choices of this engine's plan."""
+        fed = [f"{graph.values[v].name} = {a.tolist()}" for v, a in graph.parameters.items()]
+        sizes = [f"{p.name} {'x'.join(map(str, p.shape or ()))}" for p in _ports(graph)]
+        what = f"for other {'contents' if fed else 'sizes'} ({', '.join(fed or sizes)})"
+        choice = choose(graph, self.device, None)
+        if choice.saved is not None:
+            kept, plan = f"the {choice.origin}", choice.plan
+        else:
+            mine = carried(self.plan, self.graph, graph, self.device)
+            kept = "the plan's choices" if mine is not None else "a heuristic plan, as the plan does not carry over"
+            plan = mine or choice.plan
+        warnings.warn(f"compiled {what} with {kept}; tune for them to gain more", stacklevel=6)
+        return plan
 
     def close(self) -> None:
         """Free memory and threads. Calling it twice does no harm."""
-        for engine in (self._engine, *self._others.values()):
-            engine.close()
-        self._others.clear()
+        self._engines.close()
 
     def __enter__(self) -> LoadedEngine:
         return self
@@ -134,9 +120,13 @@ class LoadedEngine:
         self.close()
 
 
+def _ports(graph: Graph) -> tuple[Port, ...]:
+    return tuple(_port(graph, v, graph.values[v].name) for v in graph.inputs)
+
+
 def _port(graph: Graph, v: int, name: str) -> Port:
     value = graph.values[v]
-    return Port(name, value.dtype.value, value.shape)
+    return Port(name, value.dtype.value, value.shape, value.declared)
 
 
 def load(

@@ -5,46 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep
 
 from autofuse.api.choosing import heuristic_plan
 from autofuse.api.devices import open_device
+from autofuse.api.engines import Engines
 from autofuse.devices.base import Device
-from autofuse.engine.engine import Engine
-from autofuse.errors import ShapeError
-from autofuse.importer.importing import import_model
 
 
 class AutofuseRep(BackendRep):
-    """A prepared model. Dimensions that it leaves open are bound by the inputs of each run; an engine is kept per set of shapes."""
+    """A prepared model. Dimensions that it leaves open are bound by the inputs of each run; see `autofuse.api.engines`."""
 
     def __init__(self, model: ModelProto, device: Device) -> None:
         self.model = model
         self.device = device
         self.names = [i.name for i in model.graph.input if i.name not in {x.name for x in model.graph.initializer}]
-        self._engines: dict[tuple[tuple[int, ...], ...], Engine] = {}
+        self.engines = Engines(model, device, lambda graph: heuristic_plan(graph, device))
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run on a list of inputs in the model's order, or on a dictionary by name."""
         del kwargs
         feeds = dict(inputs) if isinstance(inputs, dict) else dict(zip(self.names, inputs, strict=False))
-        engine = self._engine(feeds)
+        engine = self.engines.find(feeds)
         known = {engine.graph.values[v].name for v in engine.graph.inputs}
         return tuple(engine.run({k: v for k, v in feeds.items() if k in known}).values())
-
-    def _engine(self, feeds: dict[str, Any]) -> Engine:
-        shapes = {k: tuple(a.shape) for k, a in feeds.items() if isinstance(a, np.ndarray)}
-        key = tuple(shapes.get(n, ()) for n in self.names)
-        if key not in self._engines:
-            try:
-                graph = import_model(self.model)
-            except ShapeError:
-                graph = import_model(self.model, shapes)
-            plan = heuristic_plan(graph, self.device)
-            self._engines[key] = Engine.build(graph, plan, self.device)
-        return self._engines[key]
 
 
 class AutofuseBackend(Backend):

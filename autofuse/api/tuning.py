@@ -93,7 +93,7 @@ def tune(
         check_peer(baseline)
     wish = Wish.of(objective, max_memory)
     proto = load_model(model)
-    graph = import_model(proto, dict(shapes or {}))
+    graph = import_model(proto, dict(shapes or {}), fed=inputs)
     opened = open_device(device, threads)
     name = arguments.model_name(model)
     check_writable(Path(output))

@@ -125,7 +125,16 @@ class Engine:
                     f"input {value.name!r}: expected {value.dtype.value}{list(value.shape)}, found {array.dtype}{list(array.shape)}"
                 )
             known[v] = np.asarray(array, order="C")  # not ascontiguousarray: it gives a scalar a dimension
+            self._check_parameter(v, array)
         return known
+
+    def _check_parameter(self, v: ValueId, array: np.ndarray) -> None:
+        expected = self.graph.parameters.get(v)
+        if expected is not None and not np.array_equal(expected, array):
+            raise InputError(
+                f"input {self.graph.values[v].name!r} decides about shapes, and this engine was made for "
+                f"{expected.tolist()}, not for {array.tolist()}: make one for it, or use autofuse.load, which does so by itself"
+            )
 
     def _step(self, k: int, step: Segment | HostCall, known: dict[ValueId, Any]) -> None:
         if isinstance(step, HostCall):

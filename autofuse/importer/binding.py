@@ -10,9 +10,7 @@ from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 from autofuse.errors import ShapeError
 from autofuse.ir.dtype import DType, from_numpy
-
-Dim = int | str
-"""A number, or the name of an open dimension ("?" where the model gives none)."""
+from autofuse.ir.graph import Dim
 
 
 @dataclass(frozen=True)

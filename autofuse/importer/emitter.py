@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 from onnx.shape_inference import InferenceError
 
 from autofuse.errors import AutofuseError, ModelError, ShapeError, VerificationError
-from autofuse.importer import functions, hosts, proto
+from autofuse.importer import contents, functions, hosts, proto
 from autofuse.importer.binding import TensorType
 from autofuse.importer.folding import fold
 from autofuse.importer.scope import Constants, Scope
@@ -24,7 +24,7 @@ from autofuse.ops.table import OPERATORS
 
 Results = Sequence[ValueId | None]
 IMPLIED_OPSET = 1
-Mark = tuple[int, int, int]
+Mark = tuple[int, int, int, int]
 
 
 class Emitter:
@@ -90,7 +90,7 @@ class Emitter:
         if local is not None:
             return self._local(functions.instantiate(local, node), node, inputs, wanted)
         if node.op_type == "If" and not domain:
-            condition = self.builder.known(inputs[0]) if inputs[0] is not None else None
+            condition = self.builder.parameter(inputs[0]) if inputs[0] is not None else None
             if condition is not None and condition.size == 1:
                 branches = proto.attributes(node)
                 return self._branch(scope, branches["then_branch" if condition.reshape(-1)[0] else "else_branch"])
@@ -265,6 +265,7 @@ class Emitter:
             found = fold(n, b.constants)
             if found is None:
                 b.nodes.append(dataclasses.replace(n, id=len(b.nodes)))
+                contents.follow(b, n)
                 continue
             for v, array in zip(n.outputs, found, strict=True):
                 array.setflags(write=False)
@@ -274,16 +275,20 @@ class Emitter:
                     self.constants.literals.add(v)
 
     def _mark(self) -> Mark:
-        return len(self.builder.values), len(self.builder.nodes), len(self.builder.notes)
+        b = self.builder
+        return len(b.values), len(b.nodes), len(b.notes), len(b.parameters)
 
     def _rollback(self, mark: Mark) -> None:
         b = self.builder
-        values, nodes, notes = mark
+        values, nodes, notes, parameters = mark
         for v in range(values, len(b.values)):
             b.constants.pop(v, None)
             self.types.pop(v, None)
             self.constants.opaque.pop(v, None)
             self.constants.literals.discard(v)
+            b.contents.pop(v, None)
+        for source in list(b.parameters)[parameters:]:
+            del b.parameters[source]
         del b.values[values:], b.nodes[nodes:], b.notes[notes:]
 
 

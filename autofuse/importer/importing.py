@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from onnx import GraphProto, ModelProto
 
 from autofuse.errors import ModelError
-from autofuse.importer import proto, rules
-from autofuse.importer.binding import bind, type_of
+from autofuse.importer import contents, proto, rules
+from autofuse.importer.binding import bind, dims_of, type_of
 from autofuse.importer.emitter import IMPLIED_OPSET, Emitter
 from autofuse.importer.literals import inline_literals
 from autofuse.importer.rebuild import compact
@@ -17,7 +19,10 @@ from autofuse.ir.graph import Graph, ValueId, verify
 
 
 def import_model(
-    model: ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None, simplify: bool = True
+    model: ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    simplify: bool = True,
+    fed: Mapping[str, Any] | None = None,
 ) -> Graph:
     """The Graph of a model, which is not changed.
 
@@ -26,12 +31,16 @@ def import_model(
     (what could be fed in its stead is ignored, and a note says so). Operators without a kernel become Host nodes. With
     `simplify` the rules of `importer.rules` run to a fixed point.
 
+    `fed` are inputs by name as they will be given at run time. Where one of them decides about shapes (axes, a target shape, a count, the
+    condition of an If), the graph is made for its contents and says so in `Graph.parameters`; numbers never are folded from it.
+
     Raises ShapeError where a dimension stays open or shapes do not fit, ModelError where the model cannot be run at all.
     """
     emitter = Emitter(model)
     scope = Scope(proto.opsets_of(model) or {"": IMPLIED_OPSET})
     scope.store(model.graph)
     _inputs(emitter, model.graph, scope, shapes or {})
+    contents.take(emitter.builder, fed or {})
     names = [o.name for o in model.graph.output]
     emitter.nodes(scope, model.graph.node, names, top=True)
     made: list[tuple[str, ValueId]] = []
@@ -40,6 +49,7 @@ def import_model(
         if v is None or v in emitter.constants.opaque:
             raise ModelError(f"the graph output {name!r} is of an element type that cannot be given out")
         made.append((name, v))
+    _declare_outputs(emitter, model.graph, [v for _, v in made])
     graph = compact(inline_literals(emitter.builder.graph(made), emitter.constants.literals))
     return verify(rules.simplify(graph) if simplify else graph)
 
@@ -56,6 +66,18 @@ def _inputs(emitter: Emitter, graph: GraphProto, scope: Scope, shapes: Mapping[s
         )
     for i in infos:
         t = type_of(i.type)
-        v = emitter.builder.input(i.name, t.dtype, bound.get(i.name, t.shape))
+        v = emitter.builder.input(i.name, t.dtype, bound.get(i.name, t.shape), dims_of(i))
         emitter.types[v] = i.type
         scope.values[i.name] = v
+
+
+def _declare_outputs(emitter: Emitter, graph: GraphProto, made: Sequence[ValueId]) -> None:
+    """Note the dimensions that the model states for its outputs, where they agree with what was inferred."""
+    values = emitter.builder.values
+    for info, v in zip(graph.output, made, strict=True):
+        if info.type.WhichOneof("value") != "tensor_type" or values[v].declared is not None:
+            continue
+        stated = dataclasses.replace(values[v], declared=dims_of(info))
+        shape = stated.shape
+        if shape is None or stated.admits(shape):  # some models state wrong shapes: the operators' definitions hold
+            values[v] = stated

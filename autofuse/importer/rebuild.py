@@ -50,6 +50,8 @@ class Edit:
         self._alias[old] = new
         if not self.values[new].name:
             self.values[new] = dataclasses.replace(self.values[new], name=self.values[old].name)
+        if self.values[new].declared is None and new not in self.graph.inputs:
+            self.values[new] = dataclasses.replace(self.values[new], declared=self.values[old].declared)
 
     def resolve(self, v: ValueId) -> ValueId:
         """What a value has become."""
@@ -127,4 +129,6 @@ def compact(graph: Graph) -> Graph:
         inputs=tuple(number[v] for v in graph.inputs),
         outputs=tuple(number[v] for v in graph.outputs),
         constants={number[v]: a for v, a in graph.constants.items() if v in number},
+        parameters={number[v]: a for v, a in graph.parameters.items()},
+        open_parameters=frozenset(number[v] for v in graph.open_parameters),
     )

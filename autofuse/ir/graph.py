@@ -22,6 +22,8 @@ from autofuse.ir.stage import Compute, Host, Kind, Scan, Stage, inputs_of
 
 ValueId = int
 NodeId = int
+Dim = int | str
+"""A dimension as a model declares it: a number, or the name of a symbol ("?" where the model gives none)."""
 SMALL_CONSTANT = 16
 """Integer constants up to this many elements are part of the structure: rewrites may look at them."""
 
@@ -31,12 +33,15 @@ class Value:
     """A tensor of the graph. `name` is for people and for the model's inputs and outputs; it is never a key inside.
 
     `shape` is None only for outputs of Host nodes whose shape depends on data, and for sequences and optionals.
+    `declared` are the dimensions that the model itself states, symbols among them; `shape` is what they are bound to. None where the
+    model states nothing.
     """
 
     id: ValueId
     name: str
     dtype: DType
     shape: tuple[int, ...] | None
+    declared: tuple[Dim, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -47,6 +52,19 @@ class Value:
     def nbytes(self) -> int:
         """Bytes of the plain, unpadded tensor."""
         return self.size * self.dtype.itemsize
+
+    @property
+    def open(self) -> bool:
+        """Whether another size may be bound: a dimension is a symbol, or the model states no shape."""
+        return self.declared is None or any(isinstance(d, str) for d in self.declared)
+
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Whether the declared dimensions allow a shape."""
+        if self.declared is None:
+            return True
+        return len(shape) == len(self.declared) and all(
+            isinstance(d, str) or d == n for d, n in zip(self.declared, shape, strict=True)
+        )
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -93,6 +111,10 @@ class Graph:
     constants: Mapping[ValueId, np.ndarray]
     notes: tuple[str, ...] = field(default=())
     """What the importer did or refused to do, in words for people."""
+    parameters: Mapping[ValueId, np.ndarray] = field(default_factory=dict)
+    """Inputs whose contents decided about shapes or axes, with those contents: the graph is right for these alone."""
+    open_parameters: frozenset[ValueId] = field(default=frozenset())
+    """Inputs whose contents an operator asked for in vain: with them, its Host node would be kernels."""
 
     @cached_property
     def producer(self) -> Mapping[ValueId, Node]:
@@ -140,6 +162,8 @@ class Graph:
             return str(number[v])
 
         yield "in " + " ".join(named(v) for v in self.inputs)
+        for v, array in self.parameters.items():
+            yield f"parameter {number[v]} {array.dtype} {array.tolist()}"
         for n in self.nodes:
             reads = " ".join(named(v) for v in n.inputs)
             yield f"{reads} -> {' '.join(named(v) for v in n.outputs)} = {n.compute.text()}"

@@ -195,6 +195,9 @@ def graph_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
         value = graph.values[v]
         if value.dtype is DType.STRING or value.shape is None:
             continue
+        if v in graph.parameters:
+            out[value.name] = graph.parameters[v].copy()
+            continue
         generator = generator_of("graph", seed, value.name)
         out[value.name] = draw(value.dtype, value.dims, ranges.get(v, ANYTHING), generator)
     return out

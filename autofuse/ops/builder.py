@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType, from_numpy
 from autofuse.ir.expr import Expr, Load, cast_to, const, load, rewrite
-from autofuse.ir.graph import Graph, Node, Value, ValueId, verify
+from autofuse.ir.graph import Dim, Graph, Node, Value, ValueId, verify
 from autofuse.ir.stage import Combine, Compute, Stage, axes_of, inputs_of
 
 Index = tuple[Expr, ...]
@@ -49,6 +50,14 @@ Body = Callable[[Index, Reader], Expr]
 ReduceBody = Callable[[Index, Index, Reader], Expr]
 
 
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a value holds that is no constant, and the graph inputs that this follows from."""
+
+    array: np.ndarray
+    sources: frozenset[ValueId]
+
+
 class Builder:
     """Accumulates values and nodes. `origin` and `label` name the ONNX node that is being emitted."""
 
@@ -58,6 +67,9 @@ class Builder:
         self.nodes: list[Node] = []
         self.inputs: list[ValueId] = []
         self.constants: dict[ValueId, np.ndarray] = {}
+        self.contents: dict[ValueId, Contents] = {}
+        self.parameters: dict[ValueId, np.ndarray] = {}
+        self.open_parameters: set[ValueId] = set()
         self.notes: list[str] = []
         self.op = "?"
         self.label = ""
@@ -69,9 +81,12 @@ class Builder:
         self.values.append(Value(len(self.values), name, dtype, shape))
         return len(self.values) - 1
 
-    def input(self, name: str, dtype: DType, shape: tuple[int, ...] | None) -> ValueId:
-        """A graph input."""
+    def input(
+        self, name: str, dtype: DType, shape: tuple[int, ...] | None, declared: tuple[Dim, ...] | None = None
+    ) -> ValueId:
+        """A graph input. `declared` are its dimensions as the model states them."""
         v = self._value(name, dtype, shape)
+        self.values[v] = dataclasses.replace(self.values[v], declared=declared)
         self.inputs.append(v)
         return v
 
@@ -90,6 +105,30 @@ class Builder:
     def known(self, v: ValueId) -> np.ndarray | None:
         """The contents of a constant, or None."""
         return self.constants.get(v)
+
+    def parameter(self, v: ValueId) -> np.ndarray | None:
+        """The contents of a value that decides about shapes: of a constant, or of what is fed and given here.
+
+        The inputs that it came from are noted: the graph is then right for their contents alone. None where nothing is known; then
+        the inputs are noted whose contents would help.
+        """
+        if v in self.constants:
+            return self.constants[v]
+        found = self.contents.get(v)
+        if found is None:
+            self.open_parameters |= self._ancestors(v)
+            return None
+        for source in found.sources:
+            self.parameters[source] = self.contents[source].array
+        return found.array
+
+    def _ancestors(self, v: ValueId) -> set[ValueId]:
+        """The graph inputs that a value depends on."""
+        wanted = {v}
+        for n in reversed(self.nodes):
+            if not wanted.isdisjoint(n.outputs):
+                wanted.update(n.inputs)
+        return wanted.intersection(self.inputs)
 
     # ---- nodes
 
@@ -160,6 +199,8 @@ class Builder:
                 tuple(n for n, _ in outputs),
                 dict(self.constants),
                 tuple(self.notes),
+                dict(self.parameters),
+                frozenset(self.open_parameters),
             )
         )
 

@@ -50,10 +50,13 @@ class Call:
         return v
 
     def constant(self, k: int) -> np.ndarray | None:
-        """The contents of input k: None where it is left out. Unsupported where it is not known at import."""
+        """The contents of input k: None where it is left out. Unsupported where it is not known at import.
+
+        Only for what decides about shapes, axes or the kernel itself: where it is fed, the graph holds for what was fed alone.
+        """
         if not self.has(k):
             return None
-        found = self.builder.known(self.input(k))
+        found = self.builder.parameter(self.input(k))
         if found is None:
             raise Unsupported(f"input {k} is not a constant")
         return found
