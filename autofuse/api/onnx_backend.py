@@ -36,13 +36,17 @@ class AutofuseBackend(Backend):
     """autofuse as a backend: device "CPU" is the host, "CUDA" a GPU; plans are the heuristic ones."""
 
     @classmethod
-    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> AutofuseRep:
-        """Make a model ready to run."""
+    def prepare(cls, model: ModelProto, device: str | Device = "CPU", **kwargs: Any) -> AutofuseRep:
+        """Make a model ready to run on a device by name, or on one that was opened before and may serve many models, one at a time."""
         del kwargs
-        return AutofuseRep(model, open_device("cuda" if device.upper().startswith("CUDA") else "cpu", None))
+        if isinstance(device, str):
+            device = open_device("cuda" if device.upper().startswith("CUDA") else "cpu", None)
+        return AutofuseRep(model, device)
 
     @classmethod
-    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(
+        cls, model: ModelProto, inputs: Any, device: str | Device = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
         """Prepare and run once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,15 @@ from autofuse.engine.plan import Plan
 from autofuse.errors import InputError, LaunchError
 from autofuse.ir.graph import Graph, Node, ValueId
 from autofuse.ir.stage import Host
+from autofuse.loops.ir import Kernel
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A line of the launch log: a kernel by its family, or an operator that ran in onnx's reference evaluator."""
+
+    what: str
+    host: bool
 
 
 class Engine:
@@ -34,6 +44,7 @@ class Engine:
         self._evaluators: dict[int, ReferenceEvaluator] = {}
         self._bound: dict[int, list[np.ndarray]] = {}
         self._inputs: dict[str, np.ndarray] = {}
+        self._ran: list[int] = []
 
     @staticmethod
     def build(graph: Graph, plan: Plan, device: Device) -> Engine:
@@ -85,13 +96,31 @@ class Engine:
         calls = [s for s in self.steps if isinstance(s, HostCall)]
         return tuple(self.graph.nodes[n] for c in calls for n in c.region.region.nodes)
 
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The distinct kernels, in order of first launch."""
+        launches = (x for s in self.steps if isinstance(s, Segment) for x in s.program.launches)
+        return tuple(dict.fromkeys(x.kernel for x in launches))
+
+    @property
+    def launch_log(self) -> tuple[Launched, ...]:
+        """What the last run launched, in order."""
+        return tuple(line for k in self._ran for line in self._launched(self.steps[k]))
+
+    def _launched(self, step: Segment | HostCall) -> list[Launched]:
+        if isinstance(step, HostCall):
+            return [Launched(self.graph.nodes[n].op, True) for n in step.region.region.nodes]
+        return [Launched(x.kernel.family, False) for x in step.program.launches]
+
     # ---- running
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once: {input name: array} -> {output name: array}. InputError where an input is missing or does not fit."""
         known = self._feed(inputs)
+        self._ran.clear()
         for k, step in enumerate(self.steps):
             self._step(k, step, known)
+            self._ran.append(k)
         out: dict[str, np.ndarray] = {}
         given: set[int] = set()
         for name, v in zip(self.graph.output_names, self.graph.outputs, strict=True):
