@@ -44,9 +44,7 @@ class AutofuseBackend(Backend):
         return AutofuseRep(model, device)
 
     @classmethod
-    def run_model(
-        cls, model: ModelProto, inputs: Any, device: str | Device = "CPU", **kwargs: Any
-    ) -> tuple[Any, ...]:
+    def run_model(cls, model: ModelProto, inputs: Any, device: str | Device = "CPU", **kwargs: Any) -> tuple[Any, ...]:
         """Prepare and run once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
