@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from autofuse.devices.base import Device
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
 from autofuse.errors import InputError, ShapeError
-from autofuse.importer.importing import import_model
+from autofuse.importer.importing import defaults, import_model
 from autofuse.ir.graph import Graph
 
 LIMIT = 8
@@ -38,6 +38,9 @@ class Engines:
         self._model = model
         self._device = device
         self._plan_for = plan_for
+        self._defaults = defaults(model)
+        stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+        self._fixed = stored - self._defaults
         self._made: list[_Made] = []
         self._specialised = 0
 
@@ -47,12 +50,20 @@ class Engines:
 
     def find(self, inputs: Mapping[str, Any]) -> Engine:
         """The engine that suits the inputs, compiled if need be. InputError where they contradict the model's fixed dimensions."""
+        if self._made and not self._names_fit(inputs):
+            return self._made[0].engine  # it says what is wrong
         found = self._existing(inputs)
         return found if found is not None else self._make(inputs)
 
+    def _names_fit(self, inputs: Mapping[str, Any]) -> bool:
+        known = {i.name for i in self._model.graph.input} - self._fixed
+        return known - self._defaults <= set(inputs) <= known
+
     def _existing(self, inputs: Mapping[str, Any]) -> Engine | None:
         for made in self._made:
-            if _suits(made.engine.graph, inputs) and (made.final or not self._specialising):
+            graph = made.engine.graph
+            unmet = self._defaults.intersection(inputs) - {graph.values[v].name for v in graph.inputs}
+            if not unmet and _suits(graph, inputs) and (made.final or not self._specialising):
                 self._made.remove(made)
                 self._made.insert(0, made)
                 return made.engine
@@ -64,9 +75,10 @@ class Engines:
 
     def _make(self, inputs: Mapping[str, Any]) -> Engine:
         shapes = {k: tuple(np.shape(a)) for k, a in inputs.items() if isinstance(a, np.ndarray | np.generic)}
-        graph = self._graph(shapes, None)
+        fed = [name for name in inputs if name in self._defaults]
+        graph = self._graph(shapes, None, fed)
         if graph.open_parameters and self._specialising:
-            special = self._graph(shapes, inputs)
+            special = self._graph(shapes, inputs, fed)
             if special.parameters:
                 self._specialised += 1
                 graph = special
@@ -74,9 +86,14 @@ class Engines:
         self._keep(_Made(engine, True))
         return engine
 
-    def _graph(self, shapes: Mapping[str, tuple[int, ...]], fed: Mapping[str, Any] | None) -> Graph:
+    def _graph(
+        self, shapes: Mapping[str, tuple[int, ...]], fed: Mapping[str, Any] | None, overridden: Collection[str]
+    ) -> Graph:
+        known = {i.name for i in self._model.graph.input}
         try:
-            return import_model(self._model, shapes, fed=fed)
+            return import_model(
+                self._model, {k: s for k, s in shapes.items() if k in known}, fed=fed, overridden=overridden
+            )
         except ShapeError as error:
             raise InputError(str(error)) from error
 
@@ -115,7 +132,9 @@ def _suits(graph: Graph, inputs: Mapping[str, Any]) -> bool:
     """Whether an engine of this graph runs on inputs of these sizes and parameters."""
     for v in graph.inputs:
         value = graph.values[v]
-        if value.name not in inputs or value.shape is None:
+        if value.name not in inputs:
+            return False
+        if value.shape is None:
             continue
         given = inputs[value.name]
         if np.shape(given) != value.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from onnx import GraphProto, ModelProto
@@ -23,12 +23,13 @@ def import_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     simplify: bool = True,
     fed: Mapping[str, Any] | None = None,
+    overridden: Collection[str] = (),
 ) -> Graph:
     """The Graph of a model, which is not changed.
 
     `shapes` binds open dimensions, by input name ({"x": (1, 3, 224, 224)}) or by the dimension's own name ({"batch": (4,)}).
-    An initializer that is also listed as an input is a constant: below IR version 4 by the standard, from 4 on by choice
-    (what could be fed in its stead is ignored, and a note says so). Operators without a kernel become Host nodes. With
+    An initializer that is also listed as an input is a constant below IR version 4; from 4 on it is a default value, and an input
+    where `overridden` names it. Operators without a kernel become Host nodes. With
     `simplify` the rules of `importer.rules` run to a fixed point.
 
     `fed` are inputs by name as they will be given at run time. Where one of them decides about shapes (axes, a target shape, a count, the
@@ -39,7 +40,7 @@ def import_model(
     emitter = Emitter(model)
     scope = Scope(proto.opsets_of(model) or {"": IMPLIED_OPSET})
     scope.store(model.graph)
-    _inputs(emitter, model.graph, scope, shapes or {})
+    _inputs(emitter, model.graph, scope, shapes or {}, overridden)
     contents.take(emitter.builder, fed or {})
     names = [o.name for o in model.graph.output]
     emitter.nodes(scope, model.graph.node, names, top=True)
@@ -54,14 +55,34 @@ def import_model(
     return verify(rules.simplify(graph) if simplify else graph)
 
 
-def _inputs(emitter: Emitter, graph: GraphProto, scope: Scope, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    infos = [i for i in graph.input if i.name not in scope.stored]
+def defaults(model: ModelProto) -> frozenset[str]:
+    """The inputs that have a default value, which may be fed or left out."""
+    if model.ir_version < 4:
+        return frozenset()
+    stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+    return frozenset(i.name for i in model.graph.input if i.name in stored)
+
+
+def _inputs(
+    emitter: Emitter,
+    graph: GraphProto,
+    scope: Scope,
+    shapes: Mapping[str, tuple[int, ...]],
+    overridden: Collection[str],
+) -> None:
+    wrong = sorted(set(overridden) - defaults(emitter.model))
+    if wrong:
+        raise ModelError(
+            f"{wrong[0]!r} is no input with a default value, so nothing can be fed in its stead. Below IR version 4 (this model has "
+            f"{emitter.model.ir_version}) initializers are constants."
+        )
+    infos = [i for i in graph.input if i.name not in scope.stored or i.name in overridden]
     bound, notes = bind(infos, shapes)
     emitter.builder.notes += notes
-    if emitter.model.ir_version >= 4 and len(infos) < len(graph.input):
-        names = [i.name for i in graph.input if i.name in scope.stored]
+    names = [i.name for i in graph.input if i.name in scope.stored and i.name not in overridden]
+    if emitter.model.ir_version >= 4 and names:
         emitter.builder.notes.append(
-            f"inputs with a default value are taken as constants: {', '.join(names[:10])}"
+            f"inputs with a default value are constants until something else is fed: {', '.join(names[:10])}"
             + (f" and {len(names) - 10} more" if len(names) > 10 else "")
         )
     for i in infos:

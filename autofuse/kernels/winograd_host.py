@@ -1,4 +1,4 @@
-"""3 x 3 convolutions on the host by Winograd's algorithm, on channel-blocked activations.
+"""Convolutions on the host by Winograd's algorithm, on channel-blocked activations.
 
 A task takes a block of tiles: it transforms their inputs into scratch memory, multiplies them, tile position by tile position, with the
 prepared weights in the register tiles of the direct kernels, and transforms the products back, with the epilogue. All of a task's
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.fusion.region import RegionProgram
@@ -26,20 +26,21 @@ from autofuse.kernels.contract_tile import At, Panel, Rows, Tile, shielded
 from autofuse.kernels.contract_window import segments
 from autofuse.kernels.layouts import blocked, channel_block
 from autofuse.kernels.preparation import Preparation
-from autofuse.kernels.winograd_transform import INPUT, OUTPUT, Setting, setting, tile_read
+from autofuse.kernels.winograd_transform import SIZES, Setting, setting, tile_read, transform_input, transform_output
 from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
 
-SIZES = (4, 2)
+Cell = tuple[int, ...]
+"""A position in a tile."""
 
 
 class WinogradHost:
-    """Winograd's F(4x4, 3x3) and F(2x2, 3x3): fewer multiplications, more rounding."""
+    """Winograd's F(4, r) and F(2, r), in one or two dimensions: fewer multiplications, more rounding."""
 
     name = "winograd_host"
 
     def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
-        """Both tile sizes, where the convolution is 3 x 3 with stride 1 on enough channels."""
+        """Both tile sizes, where the convolution has 3 or 5 taps in one or two dimensions and stride 1, on enough channels."""
         s = None if target.is_cuda else setting(program, target)
         if s is None:
             return
@@ -48,10 +49,11 @@ class WinogradHost:
         tensors = [program.tensor(o) for o in program.outputs]
         outs = tuple(blocked(t, block) if b else Layout.plain(len(t.shape)) for t, b in zip(tensors, can, strict=True))
         ins = list(wanted_layouts(s.c, s.side, s.n, target, any(can), s.activation, s.channel))
-        ins[s.weight] = Layout.plain(4)
-        for size in SIZES:
-            if min(s.height.extent or 0, s.width.extent or 0) > 2 * (size // 4):
-                how = ((s.weight, Preparation("winograd", size, block)),)
+        ins[s.weight] = Layout.plain(len(program.inputs[s.weight].shape))
+        for size in SIZES[s.reach]:
+            # A tile that is mostly cut off saves nothing.
+            if min(-(-(a.extent or 0) // d) for a, d in zip(s.spaces, s.strides, strict=True)) > 2 * (size // 4):
+                how = ((s.weight, Preparation("winograd", size, s.reach, block)),)
                 yield Variant(self.name, f"winograd-f{size}", program, tuple(ins), outs, True, how)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
@@ -116,15 +118,29 @@ class _Shape:
         self.variant = variant
         self.s: Setting = found
         self.size = int(variant.algorithm.removeprefix("winograd-f"))
-        self.side = self.size + 2
-        self.points = self.side**2
+        self.side = self.size + found.reach - 1
+        self.rank = len(found.spaces)
+        self.points = self.side**self.rank
         self.block = channel_block(target)
         self.blocks = -(-(found.channel.extent or 1) // self.block)
         self.vectors = -(-(found.n.extent or 1) // self.block)
-        self.down = -(-(found.height.extent or 1) // self.size)
-        self.across = -(-(found.width.extent or 1) // self.size)
-        self.shape = (*(a.extent or 1 for a in found.images), self.down, self.across)
+        self.extents = tuple(a.extent or 1 for a in found.spaces)
+        along = [-(-n // d) for n, d in zip(self.extents, found.strides, strict=True)]
+        self.shape = (*(a.extent or 1 for a in found.images), *found.strides, *(-(-n // self.size) for n in along))
         self.tiles = math.prod(self.shape)
+
+    def outputs(self, places: Sequence[Expr], cell: Cell) -> tuple[Expr, ...]:
+        """Where an output of a tile lies along each space. Taps that read every d-th input are d convolutions side by side: a tile
+        takes every d-th output from a phase on."""
+        phases, tiles = places[-2 * self.rank : -self.rank], places[-self.rank :]
+        return tuple(
+            ix.add(ix.mul(ix.add(ix.mul(t, self.size), const(k)), d), phase)
+            for t, phase, d, k in zip(tiles, phases, self.s.strides, cell, strict=True)
+        )
+
+    def flat(self, cell: Cell) -> int:
+        """The number of a position among the points of a tile."""
+        return sum(k * self.side**d for d, k in enumerate(reversed(cell)))
 
 
 @dataclass
@@ -209,7 +225,7 @@ class _Winograd:
     # ---- which tile
 
     def _place(self, t: Var) -> tuple[list[Stmt], list[Expr]]:
-        """The images' axes and the tile's row and column, from its number in the block."""
+        """The images' axes, the phase and the tile's place in each dimension, from its number in the block."""
         w = self.w
         q = self.fresh("q", w.tiles)
         flat = ix.add(ix.mul(self.tile_block, self.count), t)
@@ -231,40 +247,55 @@ class _Winograd:
         t, cb = self.fresh("t", self.count), self.fresh("cb", w.blocks)
         stmts, places = self._place(t)
         at: At = dict(zip(s.images, places, strict=False))
-        i, j = var("wi", w.side), var("wj", w.side)
-        read = self.resolve(tile_read(s, w.size, (places[-2], places[-1]), (i, j)))
+        points = tuple(var(f"w{d}", w.side) for d in range(w.rank))
+        read = self.resolve(tile_read(s, w.outputs(places, (0,) * w.rank), points))
         read = ix.substitute(read, at)
         conditions = [x for x in walk(read) if isinstance(x, Apply) and x.fn == "lt" and x.args[0].dtype is INDEX]
-        corners = ((0, 0), (w.side - 1, w.side - 1))
         inside: Expr = ix.TRUE
         for x in dict.fromkeys(conditions):
-            for a, b in corners:
-                inside = ix.both(inside, ix.substitute(x, {i: const(a), j: const(b)}))
+            for corner in (0, w.side - 1):
+                inside = ix.both(inside, ix.substitute(x, dict.fromkeys(points, const(corner))))
         known: At = dict.fromkeys(conditions, ix.TRUE)
-        fast = self._input_tile(read, (i, j), known, t, cb)
+        fast = self._input_tile(read, points, known, t, cb)
         body: tuple[Stmt, ...] = (fast,)
         if inside is not ix.TRUE:
-            body = (If(inside, (fast,), (self._input_tile(read, (i, j), {}, t, cb),)),)
+            body = (If(inside, (fast,), (self._input_tile(read, points, {}, t, cb),)),)
         inner = loop(cb, LoopKind.SERIAL, *body) if w.blocks > 1 else loop(cb, LoopKind.UNROLL, *body)
         return loop(t, LoopKind.SERIAL, *stmts, inner, end=n)
 
-    def _input_tile(self, read: Expr, at: tuple[Var, Var], known: At, t: Var, cb: Var) -> For:
+    def _input_tile(self, read: Expr, points: Sequence[Var], known: At, t: Var, cb: Var) -> For:
         w = self.w
-        combine = INPUT[w.size]
         l = self.fresh("l", w.block)
         channel = ix.add(ix.mul(cb, w.block), l)
         body: list[Stmt] = []
+
+        def at(cell: Cell) -> Expr:
+            swap: At = {**known, w.s.channel: channel, **{p: const(k) for p, k in zip(points, cell, strict=True)}}
+            return ix.substitute(read, swap)
+
+        def combine(column: Sequence[Expr]) -> list[Expr]:
+            return transform_input(w.size, w.s.reach, column)
+
+        for cell, x in self._separable(body, at, combine, "d"):
+            body.append(Store(self.inputs, self._input_offset(const(w.flat(cell)), cb, t, l), x))
+        return loop(l, LoopKind.VECTOR, *body)
+
+    def _separable(
+        self, body: list[Stmt], at: Callable[[Cell], Expr], combine: Callable[[Sequence[Expr]], list[Expr]], name: str
+    ) -> Iterator[tuple[Cell, Expr]]:
+        """A transform applied along each dimension of a tile in turn. Values are read column by column, so that few are alive at once."""
+        w = self.w
+        if w.rank == 1:
+            column = [self._let(body, name, at((i,))) for i in range(w.side)]
+            yield from (((i,), x) for i, x in enumerate(combine(column)))
+            return
         columns: list[list[Expr]] = []
         for j in range(w.side):
-            column: list[Expr] = []
-            for i in range(w.side):
-                swap: At = {**known, at[0]: const(i), at[1]: const(j), w.s.channel: channel}
-                column.append(self._let(body, "d", ix.substitute(read, swap)))
+            column = [self._let(body, name, at((i, j))) for i in range(w.side)]
             columns.append([self._let(body, "e", x) for x in combine(column)])
-        for i in range(w.side):
+        for i in range(len(columns[0])):
             for j, x in enumerate(combine([columns[k][i] for k in range(w.side)])):
-                body.append(Store(self.inputs, self._input_offset(const(i * w.side + j), cb, t, l), x))
-        return loop(l, LoopKind.VECTOR, *body)
+                yield (i, j), x
 
     def _let(self, body: list[Stmt], name: str, value: Expr) -> Var:
         v = self.value(name)
@@ -337,9 +368,7 @@ class _Winograd:
         t, v = self.fresh("t", self.count), self.fresh("v", panel.vectors)
         stmts, places = self._place(t)
         at: At = dict(zip(s.images, places, strict=False))
-        high, wide = s.height.extent or 1, s.width.extent or 1
-        corner = tuple(ix.add(ix.mul(p, w.size), const(w.size - 1)) for p in places[-2:])
-        inside = ix.in_range(corner, (high, wide))
+        inside = ix.in_range(w.outputs(places, (w.size - 1,) * w.rank), w.extents)
         fast = self._output_tile(panel, at, places, t, v, False)
         body: tuple[Stmt, ...] = (fast,)
         if inside is not ix.TRUE:
@@ -349,27 +378,25 @@ class _Winograd:
 
     def _output_tile(self, panel: Panel, at: At, places: list[Expr], t: Var, v: Var, border: bool) -> For:
         w, s = self.w, self.w.s
-        combine = OUTPUT[w.size]
         l = self.fresh("l", w.block)
         body: list[Stmt] = []
-        columns: list[list[Expr]] = []
-        for j in range(w.side):
-            column: list[Expr] = []
-            for i in range(w.side):
-                place = self._product_offset(const(i * w.side + j), v, t, l)
-                column.append(self._let(body, "p", load(self.products, (place,), DType.FLOAT32)))
-            columns.append([self._let(body, "e", x) for x in combine(column)])
         point = ix.add(panel.start, ix.mul(v, w.block), l)
         exists = ix.less(point, const(s.n.extent or 1))
-        for i in range(w.size):
-            for j, x in enumerate(combine([columns[k][i] for k in range(w.side)])):
-                total = self._let(body, "y", x)
-                where = tuple(ix.add(ix.mul(p, w.size), const(o)) for p, o in zip(places[-2:], (i, j), strict=True))
-                valid = ix.in_range(where, (s.height.extent or 1, s.width.extent or 1)) if border else ix.TRUE
-                if valid is ix.FALSE:
-                    continue
-                swap: At = {**at, s.height: where[0], s.width: where[1], s.n: point, s.c.result: total}
-                body += self._stores(swap, valid, exists)
+
+        def product(cell: Cell) -> Expr:
+            return load(self.products, (self._product_offset(const(w.flat(cell)), v, t, l),), DType.FLOAT32)
+
+        def combine(column: Sequence[Expr]) -> list[Expr]:
+            return transform_output(w.size, s.reach, column)
+
+        for cell, x in self._separable(body, product, combine, "p"):
+            total = self._let(body, "y", x)
+            where = w.outputs(places, cell)
+            valid = ix.in_range(where, w.extents) if border else ix.TRUE
+            if valid is ix.FALSE:
+                continue
+            swap: At = {**at, **dict(zip(s.spaces, where, strict=True)), s.n: point, s.c.result: total}
+            body += self._stores(swap, valid, exists)
         return loop(l, LoopKind.VECTOR, *body)
 
     def _stores(self, swap: At, valid: Expr, exists: Expr) -> list[Stmt]:

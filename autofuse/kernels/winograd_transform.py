@@ -1,30 +1,37 @@
-"""Winograd's minimal filtering F(m x m, 3 x 3): where it applies, and its transforms of inputs and outputs.
+"""Winograd's minimal filtering: where it applies, and its transforms of inputs and outputs.
 
-A tile of m x m outputs is A^T [(G w G^T) * (B^T d B)] A, an element-wise product instead of a convolution: (m + 2)^2 multiplications instead
-of 9 m^2 (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015).
+With r taps in each of one or two dimensions, a tile of m x m outputs is A^T [(G w G^T) * (B^T d B)] A, an element-wise product instead of a
+convolution: (m + r - 1)^2 multiplications instead of (m r)^2 (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015). The
+matrices are those of `cook_toom`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Apply, Expr, Load, Var, apply, const, load, rewrite, select, variables
+from autofuse.ir.expr import Apply, Const, Expr, Load, Var, apply, const, load, rewrite, select, variables
 from autofuse.ir.target import Target
 from autofuse.kernels.contract_layouts import can_block_input, channel_axis, number_of
 from autofuse.kernels.contract_roles import Contraction, contraction
+from autofuse.kernels.cook_toom import short_filter
 from autofuse.kernels.layouts import channel_block
 
-Combination = Callable[[Sequence[Expr]], list[Expr]]
+SIZES: Mapping[int, tuple[int, ...]] = {3: (4, 2), 5: (4, 2)}
+"""Output tiles that are tried, by the number of taps."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A 3 x 3 convolution of stride 1: its axes, and the activation's factor as the model reads it (padding as fills)."""
+    """A convolution of stride 1 with equally many taps in one or two dimensions: its axes, and the activation's factor as the model
+    reads it (padding as fills). `spaces` are the output's axes along which the taps lie, `strides` how far apart they read (the
+    dilation); `images` are all other rows."""
 
     c: Contraction
     side: int
@@ -34,19 +41,24 @@ class Setting:
     n: Var
     channel: Var
     images: tuple[Var, ...]
-    height: Var
-    width: Var
-    taps: tuple[Var, Var]
+    spaces: tuple[Var, ...]
+    taps: tuple[Var, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def reach(self) -> int:
+        """The number of taps in each dimension."""
+        return self.taps[0].extent or 0
 
 
 @lru_cache(maxsize=1 << 12)
 def setting(program: RegionProgram, target: Target) -> Setting | None:
     """The convolution of a region, where Winograd's algorithm applies to it on channel blocks."""
     c = contraction(program)
-    if c is None or c.dtype is not DType.FLOAT32 or len(c.reduced) != 3 or c.rows != c.form.rows:
+    if c is None or c.dtype is not DType.FLOAT32 or len(c.reduced) not in (2, 3) or c.rows != c.form.rows:
         return None
     channel, *taps = c.reduced
-    if c.reduced != c.form.reduced or any(t.extent != 3 for t in taps):
+    if c.reduced != c.form.reduced or taps[0].extent not in SIZES or any(t.extent != taps[0].extent for t in taps):
         return None
     body = c.form.anchors[0].body
     assert isinstance(body, Apply)
@@ -57,47 +69,56 @@ def setting(program: RegionProgram, target: Target) -> Setting | None:
             continue
         tensor = program.inputs[number_of(w)]
         n = w.index[0] if w.index else None
+        if not isinstance(n, Var) or not tensor.constant or tensor.dtype is not DType.FLOAT32:
+            continue
+        places = _places(w, c.reduced)
         if (
-            w.index[1:] != c.reduced
-            or not isinstance(n, Var)
-            or not tensor.constant
-            or tensor.dtype is not DType.FLOAT32
+            n not in c.only(side)
+            or places is None
+            or math.prod(tensor.shape[2:]) != math.prod(t.extent or 0 for t in taps)
         ):
             continue
-        if n not in c.only(side) or tensor.shape[2:] != (3, 3):
-            continue
         activation = found[0]
-        if not can_block_input(c, activation, channel, channel_block(target)) or len(activation.index) != 4:
+        if not can_block_input(c, activation, channel, channel_block(target)) or len(activation.index) != len(w.index):
             continue
         factor = body.args[1 - side]
-        axes = [_partner(c, activation.index[d], factor, t) for d, t in zip((2, 3), taps, strict=True)]
-        height, width = axes
-        if height is None or width is None or height is width:
+        partners = [_partner(c, activation.index[d], factor, t) for d, t in zip(places, taps, strict=True)]
+        spaces = tuple(p[0] for p in partners if p is not None)
+        strides = tuple(p[1] for p in partners if p is not None)
+        if len(set(spaces)) != len(taps):
             continue
-        images = tuple(a for a in c.rows if a not in (n, height, width))
-        return Setting(c, side, number_of(w), activation, factor, n, channel, images, height, width, (taps[0], taps[1]))
+        images = tuple(a for a in c.rows if a is not n and a not in spaces)
+        return Setting(c, side, number_of(w), activation, factor, n, channel, images, spaces, tuple(taps), strides)
     return None
 
 
-def _partner(c: Contraction, index: Expr, factor: Expr, tap: Var) -> Var | None:
-    """The output axis that a tap is added to, if the factor depends on nothing but that sum."""
+def _places(w: Load, reduced: Sequence[Var]) -> list[int] | None:
+    """The dimensions of the weights that the taps index, where they are read as [outputs, channels, taps ...] and else at zero."""
+    channel, *taps = reduced
+    if len(w.index) < 2 or w.index[1] is not channel:
+        return None
+    places = [d for d in range(2, len(w.index)) if w.index[d] in taps]
+    if [w.index[d] for d in places] != taps:
+        return None
+    rest = [w.index[d] for d in range(2, len(w.index)) if d not in places]
+    return places if all(isinstance(e, Const) and e.value == 0 for e in rest) else None
+
+
+def _partner(c: Contraction, index: Expr, factor: Expr, tap: Var) -> tuple[Var, int] | None:
+    """The output axis that a tap is added to and how many times, if the factor depends on nothing but that sum."""
     parts = dict(ix.terms(index)[0])
-    if parts.get(tap) != 1:
+    stride = parts.get(tap, 0)
+    if stride < 1:
         return None
     for a in c.rows:
-        if parts.get(a) == 1 and tap not in variables(ix.substitute(factor, {a: ix.sub(a, tap)})):
-            return a
+        if parts.get(a) == 1 and tap not in variables(ix.substitute(factor, {a: ix.sub(a, ix.mul(tap, stride))})):
+            return a, stride
     return None
 
 
-def tile_read(s: Setting, size: int, at: tuple[Expr, Expr], point: tuple[Expr, Expr]) -> Expr:
-    """The activation's factor at a point of the input tile of the output tile `at`, zero outside the tensor."""
-    swap: dict[Expr, Expr] = {
-        s.height: ix.mul(at[0], size),
-        s.width: ix.mul(at[1], size),
-        s.taps[0]: point[0],
-        s.taps[1]: point[1],
-    }
+def tile_read(s: Setting, first: Sequence[Expr], point: Sequence[Expr]) -> Expr:
+    """The activation's factor at a point of the input tile whose first output is at `first`, zero outside the tensor."""
+    swap: dict[Expr, Expr] = dict(zip((*s.spaces, *s.taps), (*first, *point), strict=True))
     program = s.c.form.program
 
     def fn(x: Expr) -> Expr | None:
@@ -109,10 +130,6 @@ def tile_read(s: Setting, size: int, at: tuple[Expr, Expr], point: tuple[Expr, E
     return rewrite(ix.substitute(s.factor, swap), fn)
 
 
-def _scaled(x: Expr, k: float) -> Expr:
-    return x if k == 1 else apply("mul", (x, const(k, x.dtype)), x.dtype)
-
-
 def _add(a: Expr, b: Expr) -> Expr:
     return apply("add", (a, b), a.dtype)
 
@@ -121,34 +138,42 @@ def _sub(a: Expr, b: Expr) -> Expr:
     return apply("sub", (a, b), a.dtype)
 
 
-def _input2(d: Sequence[Expr]) -> list[Expr]:
-    return [_sub(d[0], d[2]), _add(d[1], d[2]), _sub(d[2], d[1]), _sub(d[1], d[3])]
+def _scaled(x: Expr, k: Fraction) -> Expr:
+    return x if k == 1 else apply("mul", (x, const(float(k), x.dtype)), x.dtype)
 
 
-def _output2(m: Sequence[Expr]) -> list[Expr]:
-    return [_add(_add(m[0], m[1]), m[2]), _sub(_sub(m[1], m[2]), m[3])]
+def _linear(coefficients: Sequence[Fraction], xs: Sequence[Expr]) -> Expr:
+    """The sum of coefficients times values, of which some are not zero; a factor that all share is taken out."""
+    parts = [(k, x) for k, x in zip(coefficients, xs, strict=True) if k]
+    sizes = {abs(k) for k, _ in parts}
+    if len(sizes) == 1 and len(parts) > 1 and sizes != {Fraction(1)}:
+        size = sizes.pop()
+        return _scaled(_linear([k / size for k in coefficients], xs), size)
+    parts.sort(key=lambda p: (p[0] < 0, abs(p[0]) != 1))
+    (k, x), *rest = parts
+    total = _scaled(x, k)
+    for k, x in rest:
+        total = _add(total, _scaled(x, k)) if k > 0 else _sub(total, _scaled(x, -k))
+    return total
 
 
-def _input4(d: Sequence[Expr]) -> list[Expr]:
-    a, b = _sub(d[4], _scaled(d[2], 4)), _sub(d[3], _scaled(d[1], 4))
-    c, e = _sub(d[4], d[2]), _scaled(_sub(d[3], d[1]), 2)
-    first = _add(_sub(_scaled(d[0], 4), _scaled(d[2], 5)), d[4])
-    last = _add(_sub(_scaled(d[1], 4), _scaled(d[3], 5)), d[5])
-    return [first, _add(a, b), _sub(a, b), _add(c, e), _sub(c, e), last]
+def transform_input(size: int, taps: int, d: Sequence[Expr]) -> list[Expr]:
+    """B^T of F(size, taps) applied to a column of inputs. A point and its negative share what stands at even and at odd places."""
+    rows = short_filter(size, taps).input
+    out = [_linear(rows[0], d)]
+    for row in rows[1:-1:2]:
+        # for p it is q(x) (x + p), for -p it is q(x) (x - p), and q is odd
+        even = _linear([c if j % 2 == 0 else Fraction(0) for j, c in enumerate(row)], d)
+        odd = _linear([c if j % 2 else Fraction(0) for j, c in enumerate(row)], d)
+        out += [_add(even, odd), _sub(even, odd)]
+    return [*out, _linear(rows[-1], d)]
 
 
-def _output4(m: Sequence[Expr]) -> list[Expr]:
-    p, q, r, s = _add(m[1], m[2]), _sub(m[1], m[2]), _add(m[3], m[4]), _sub(m[3], m[4])
-    return [
-        _add(_add(m[0], p), r),
-        _add(q, _scaled(s, 2)),
-        _add(p, _scaled(r, 4)),
-        _add(_add(q, _scaled(s, 8)), m[5]),
-    ]
-
-
-INPUT: dict[int, Combination] = {2: _input2, 4: _input4}
-"""B^T applied to a column, by m."""
-
-OUTPUT: dict[int, Combination] = {2: _output2, 4: _output4}
-"""A^T applied to a column, by m."""
+def transform_output(size: int, taps: int, m: Sequence[Expr]) -> list[Expr]:
+    """A^T of F(size, taps) applied to a column of products, by the sum and the difference of each point and its negative."""
+    pairs = [(_add(a, b), _sub(a, b)) for a, b in zip(m[1:-1:2], m[2:-1:2], strict=True)]
+    out: list[Expr] = []
+    for i, row in enumerate(short_filter(size, taps).output):
+        values = [m[0], *(pair[i % 2] for pair in pairs), m[-1]]
+        out.append(_linear([row[0], *row[1:-1:2], row[-1]], values))
+    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from host_contract import Case, Maker, check, in_space, schedules, target
 
 from autofuse.ir.layout import Layout
 from autofuse.kernels.contract_host import ContractHost
-from autofuse.kernels.preparation import WINOGRAD_WEIGHTS, Preparation
+from autofuse.kernels.cook_toom import Matrix, short_filter
+from autofuse.kernels.preparation import Preparation
 from autofuse.kernels.winograd_host import WinogradHost
 
 DIRECT = ContractHost()
@@ -161,6 +163,14 @@ WINOGRAD_CASES: dict[str, Callable[[], Case]] = {
     "small": lambda: conv((3, 16, 7, 7), (48, 16, 3, 3), pads=[1, 1, 1, 1]),
     "two outputs": two_outputs,
     "activation first": activation_first,
+    "five taps": lambda: conv((2, 20, 9, 11), (40, 20, 5, 5), residual=True, pads=[2, 2, 2, 2]),
+    "five taps, valid": lambda: conv((1, 16, 13, 14), (24, 16, 5, 5)),
+    "one dimension": lambda: conv((2, 20, 23), (40, 20, 3), residual=True, pads=[1, 1]),
+    "one dimension, five taps": lambda: conv((1, 32, 37), (32, 32, 5), residual=True, pads=[2, 2]),
+    "one dimension of two": lambda: conv((1, 32, 3, 18), (32, 32, 1, 5), residual=True, pads=[0, 2, 0, 2]),
+    "dilated": lambda: conv((1, 16, 21, 23), (32, 16, 3, 3), dilations=[2, 3], pads=[2, 3, 2, 3], residual=True),
+    "dilated, one dimension": lambda: conv((2, 16, 75), (32, 16, 3), dilations=[16], pads=[16, 16]),
+    "the other dimension": lambda: conv((1, 16, 18, 3), (32, 16, 3, 1), pads=[1, 0, 1, 0]),
 }
 
 
@@ -189,27 +199,44 @@ def test_winograd_is_in_its_space() -> None:
     "case",
     [
         lambda: conv((1, 16, 9, 9), (16, 16, 3, 3), strides=[2, 2]),
-        lambda: conv((1, 16, 9, 9), (16, 16, 3, 3), dilations=[2, 2]),
         lambda: conv((1, 32, 9, 9), (32, 16, 3, 3), group=2),
-        lambda: conv((1, 16, 9, 9), (16, 16, 5, 5)),
+        lambda: conv((1, 16, 9, 9), (16, 16, 7, 7)),
+        lambda: conv((1, 16, 9, 9), (16, 16, 3, 5)),
+        lambda: conv((1, 16, 29), (16, 16, 5), strides=[2]),
         lambda: conv((1, 8, 9, 9), (16, 8, 3, 3)),
         lambda: conv((1, 16, 9, 9), (16, 16, 3, 3), np.float64),
     ],
 )
 def test_winograd_refuses(case: Callable[[], Case]) -> None:
-    """Strides, dilations, groups, other windows, few channels, other types."""
+    """Strides, groups, other windows, few channels, other types."""
     assert not list(WINOGRAD.variants(case().program, target()))
 
 
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (2, 5), (4, 5), (3, 2), (6, 3)])
+def test_short_filters_are_correlations(m: int, r: int) -> None:
+    """Exactly, in fractions: m outputs of r taps."""
+    f = short_filter(m, r)
+    generator = np.random.default_rng(m * r)
+    w, d = ([Fraction(int(x)) for x in generator.integers(-9, 9, n)] for n in (r, m + r - 1))
+
+    def times(matrix: Matrix, x: list[Fraction]) -> list[Fraction]:
+        return [sum((a * b for a, b in zip(row, x, strict=True)), Fraction(0)) for row in matrix]
+
+    product = [a * b for a, b in zip(times(f.weight, w), times(f.input, d), strict=True)]
+    assert times(f.output, product) == [sum(w[k] * d[i + k] for k in range(r)) for i in range(m)]
+
+
+@pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize("size", [2, 4])
-def test_winograd_weights(size: int) -> None:
+def test_winograd_weights(size: int, taps: int) -> None:
     """G w G^T in the order in which the kernel reads it, zeros in the padding."""
-    w = np.random.default_rng(0).standard_normal((20, 17, 3, 3)).astype(np.float32)
-    p = Preparation("winograd", size, 16)
+    w = np.random.default_rng(0).standard_normal((20, 17, taps, taps)).astype(np.float32)
+    p = Preparation("winograd", size, taps, 16)
     flat = p.apply(w)
     assert flat.size == p.elements(w.shape) and flat.dtype == w.dtype
-    tiles = flat.reshape(2, size + 2, size + 2, 32, 16)
-    g = np.array(WINOGRAD_WEIGHTS[size])
+    side = size + taps - 1
+    tiles = flat.reshape(2, side, side, 32, 16)
+    g = np.array(short_filter(size, taps).weight, np.float64)
     np.testing.assert_allclose(tiles[1, :, :, 5, 3], g @ w[19, 5].astype(np.float64) @ g.T, rtol=1e-6)
     assert not tiles[1, :, :, :, 4:].any() and not tiles[:, :, :, 17:].any()
 

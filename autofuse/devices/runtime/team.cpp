@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,8 @@ struct Team {
   int closing;
   pthread_t handles[kMaxThreads];
   int started;
+  int home;    // the core of the thread that runs programs, when it last was looked at; -1 before
+  int placed;  // workers that were kept away from it
   // what the thread that deals out launches alone changes
   alignas(kLine) const Program* program;
   int64_t launch;
@@ -205,6 +208,21 @@ static void* work(void* data) {
   }
 }
 
+// Keep the workers off the core of the thread that runs programs. A thread that sleeps is often woken on the core of the one that
+// wakes it, and the scheduler takes many milliseconds to move it: two threads then share a core for as long as a run takes.
+static void spread(Team* t) {
+  const int home = sched_getcpu();
+  if (home < 0 || (home == t->home && t->placed == t->started)) return;
+  cpu_set_t others;
+  if (sched_getaffinity(0, sizeof others, &others) == 0 && home < CPU_SETSIZE) {
+    CPU_CLR(home, &others);
+    if (CPU_COUNT(&others) > 0)
+      for (int k = 1; k <= t->started; ++k) pthread_setaffinity_np(t->handles[k], sizeof others, &others);
+  }
+  t->home = home;
+  t->placed = t->started;
+}
+
 static int is_shared(const Program* p) {
   for (int64_t i = 0; i < p->count; ++i)
     if (!p->launches[i].serial && p->launches[i].grid > 0) return 1;
@@ -222,6 +240,7 @@ __attribute__((visibility("default"))) Team* af_team_create(int threads, int64_t
   Team* t = (Team*)memory;
   t->threads = threads;
   t->spin_ns = spin_ns;
+  t->home = -1;
   return t;
 }
 
@@ -269,6 +288,7 @@ __attribute__((visibility("default"))) int af_run(Team* t, const Program* p, int
     ++t->started;
   }
   if (repeats < 1) return 0;
+  spread(t);
   t->program = p;
   t->launch = -1;
   t->repeat = 0;

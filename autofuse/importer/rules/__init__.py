@@ -15,6 +15,7 @@ from autofuse.importer.rules import (
     merge_views,
     remove_identity,
     scalar_literals,
+    split_phases,
 )
 from autofuse.importer.rules.base import Refusal, Rule, RuleResult
 from autofuse.ir.graph import Graph
@@ -32,6 +33,9 @@ RULES: Mapping[str, Rule] = {
     "merge affine": merge_affine.apply,
 }
 """In the order in which they run: what is dead must be gone before a rule counts readers."""
+
+FINISHING: Mapping[str, Rule] = {"split phases": split_phases.apply}
+"""Run once, when nothing else applies: what they make would hide from the others what they look for."""
 
 ROUNDS = 50
 """Every rule makes the graph smaller or leaves it, so the fixed point comes much earlier."""
@@ -52,6 +56,10 @@ def simplify(graph: Graph) -> Graph:
             refused.update(((name, r), None) for r in result.refusals)
         if not changed:
             break
-    notes = [f"{name}: applied {applied[name]} times" for name in RULES if applied[name]]
+    for name, rule in FINISHING.items():
+        result = rule(graph)
+        graph = result.graph
+        applied[name] += result.applied
+    notes = [f"{name}: applied {applied[name]} times" for name in (*RULES, *FINISHING) if applied[name]]
     notes += [f"{name}: refused at {where}: {reason}" for name, (where, reason) in refused]
     return dataclasses.replace(graph, notes=(*graph.notes, *notes))

@@ -10,11 +10,18 @@ template <class V> struct af_single {
   static constexpr bool value = sizeof(af_element<V>) == 4 && af_kind<af_element<V>>::floating;
 };
 
+// p * 2^n in one instruction, rounded once: the same bits as by the two factors below
+#if defined(__AVX512F__) && defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_scalefps512_mask)
+#define AF_SCALEF 1
+#endif
+#endif
+
 template <class F> AF F af_exp32(F x) {
   typedef af_ints<F> I;
   const F top = AF_C(89.0f), bottom = AF_C(-104.5f), magic = AF_C(12582912.0f);  // 1.5 * 2^23
-  F c = top < x ? top : x;
-  c = bottom > c ? bottom : c;
+  F c = af_lesser(top, x);
+  c = af_greater(bottom, c);
   const F shifted = c * AF_C(1.44269504088896341f) + magic;
   const F n = shifted - magic;
   F r = n * AF_C(-0.693359375f) + c;
@@ -27,6 +34,9 @@ template <class F> AF F af_exp32(F x) {
   const F square = r * r;
   p = p * square + r;
   p = p + AF_C(1.0f);
+#if AF_SCALEF
+  if constexpr (sizeof(F) == 64) return af_as<F>(__builtin_ia32_scalefps512_mask(af_as<af_f16>(p), af_as<af_f16>(n), af_as<af_f16>(p), -1, 4));
+#endif
   // 2^n in two factors: their product may pass the range either way, and the result then rounds to inf or a subnormal
   const I whole = af_as<I>(shifted) - af_as<I>(magic);
   const I half = whole >> 1;
@@ -67,8 +77,8 @@ template <class F> AF F af_log32(F x) {
 
 template <class F> AF F af_tanh32(F x) {
   const F limit = AF_C(9.0f);
-  F c = limit < x ? limit : x;
-  c = -limit > c ? -limit : c;
+  F c = af_lesser(limit, x);
+  c = af_greater(-limit, c);
   const F s = c * c;
   F p = AF_C(-2.76076847742355e-16f) * s + AF_C(2.00018790482477e-13f);
   p = p * s + AF_C(-8.60467152213735e-11f);
@@ -82,15 +92,15 @@ template <class F> AF F af_tanh32(F x) {
   const F r = c * (p / q);  // c * p would lose bits of tiny arguments
   // the quotient may pass 1 by a unit
   const F one = AF_C(1.0f);
-  const F bounded = one < r ? one : r;
-  const F both = -one > bounded ? -one : bounded;
+  const F bounded = af_lesser(one, r);
+  const F both = af_greater(-one, bounded);
   return af_abs(x) < AF_C(0.0004f) ? x : both;
 }
 
 template <class F> AF F af_erf32(F x) {
   const F limit = AF_C(4.0f);
-  F c = limit < x ? limit : x;
-  c = -limit > c ? -limit : c;
+  F c = af_lesser(limit, x);
+  c = af_greater(-limit, c);
   const F s = c * c;
   F p = AF_C(-2.72614225801306e-10f) * s + AF_C(2.77068142495902e-08f);
   p = p * s + AF_C(-2.10102402082508e-06f);
@@ -104,8 +114,8 @@ template <class F> AF F af_erf32(F x) {
   q = q * s + AF_C(-1.42647390514189e-02f);
   const F r = c * (p / q);  // c * p would lose bits of tiny arguments
   const F one = AF_C(1.0f);
-  const F bounded = one < r ? one : r;
-  return -one > bounded ? -one : bounded;
+  const F bounded = af_lesser(one, r);
+  return af_greater(-one, bounded);
 }
 
 template <class F> AF F af_log1p32(F x) {

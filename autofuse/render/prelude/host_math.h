@@ -1,19 +1,43 @@
 // The scalar functions of autofuse.ir.functions that are cheap or work lane by lane. V is a scalar or a vector.
 #pragma once
 
+#if defined(__AVX512F__) && defined(__has_builtin)
+#if __has_builtin(__builtin_ia32_maxps512_mask)
+#define AF_MINMAX512 1
+#endif
+#endif
+
 // ---- comparisons that keep NaN
 
+// a > b ? a : b and a < b ? a : b in one instruction, also for the widest vectors, where compilers make a comparison and a blend of it
+template <class V> AF V af_greater(V a, V b) {
+#if AF_MINMAX512
+  if constexpr (sizeof(V) == 64 && af_equal<af_element<V>, float>::value)
+    return af_as<V>(__builtin_ia32_maxps512_mask(af_as<af_f16>(a), af_as<af_f16>(b), af_as<af_f16>(b), -1, 4));
+#endif
+  return a > b ? a : b;
+}
+template <class V> AF V af_lesser(V a, V b) {
+#if AF_MINMAX512
+  if constexpr (sizeof(V) == 64 && af_equal<af_element<V>, float>::value)
+    return af_as<V>(__builtin_ia32_minps512_mask(af_as<af_f16>(a), af_as<af_f16>(b), af_as<af_f16>(b), -1, 4));
+#endif
+  return a < b ? a : b;
+}
+
 template <class V> AF V af_maximum(V a, V b) {
-  if constexpr (af_kind<af_element<V>>::floating) return ((a > b) | (a != a)) ? a : b;
-  else return a > b ? a : b;
+  const V greater = af_greater(a, b);
+  if constexpr (af_kind<af_element<V>>::floating) return a != a ? a : greater;
+  else return greater;
 }
 template <class V> AF V af_minimum(V a, V b) {
-  if constexpr (af_kind<af_element<V>>::floating) return ((a < b) | (a != a)) ? a : b;
-  else return a < b ? a : b;
+  const V lesser = af_lesser(a, b);
+  if constexpr (af_kind<af_element<V>>::floating) return a != a ? a : lesser;
+  else return lesser;
 }
-// the same where b is known not to be NaN: one instruction
-template <class V> AF V af_maximum_number(V a, V b) { return b > a ? b : a; }
-template <class V> AF V af_minimum_number(V a, V b) { return b < a ? b : a; }
+// the same where b is known not to be NaN
+template <class V> AF V af_maximum_number(V a, V b) { return af_greater(b, a); }
+template <class V> AF V af_minimum_number(V a, V b) { return af_lesser(b, a); }
 
 template <class V> AF auto af_isnan(V x) { return x != x; }
 template <class V> AF auto af_isinf(V x) {

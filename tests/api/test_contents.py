@@ -129,3 +129,28 @@ def test_symbols_stay_in_the_types() -> None:
     assert x.admits((7, 3))
     assert not x.admits((7, 4))
     assert not x.admits((7,))
+
+
+@pytest.mark.filterwarnings("ignore:compiled for other")
+def test_what_is_fed_wins_over_a_default_value() -> None:
+    model = model_of([helper.make_node("Add", ["x", "b"], ["y"])], [("x", FLOAT, [2, 3]), ("b", FLOAT, [3])], ["y"])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "b"))
+    engine = autofuse.load(model, device="cpu")
+    other = np.array([5, 6, 7], np.float32)
+    np.testing.assert_array_equal(engine.run({"x": X})["y"], X + 1)
+    np.testing.assert_array_equal(engine.run({"x": X, "b": other})["y"], X + other)
+    np.testing.assert_array_equal(engine.run({"x": X})["y"], X + 1)
+    assert len(engine.engines) == 2
+    engine.close()
+    with pytest.raises(InputError, match="'b'"):
+        model.ir_version = 3
+        autofuse.load(model, device="cpu").run({"x": X, "b": other})
+
+
+def test_missing_and_unknown_inputs_are_named() -> None:
+    engine = autofuse.load(reduced(), device="cpu", shapes={"n": (2,)})
+    with pytest.raises(InputError, match="'axes' is missing"):
+        engine.run({"x": X})
+    with pytest.raises(InputError, match="unknown input 'z'"):
+        engine.run({"x": X, "axes": np.array([0]), "z": X})
+    engine.close()
