@@ -347,3 +347,25 @@ def test_maxpool_relu_add_keeps_both_readers() -> None:
 def test_inputs_stay_even_if_unread() -> None:
     m = model([node("Relu", ["x"])], [info("x", (2,)), info("unused", (3,))], ["y"])
     assert len(import_model(m).inputs) == 2
+
+
+# ---- phases of a transposed convolution
+
+
+@pytest.mark.parametrize(("kernel", "pads", "extra"), [(2, 0, 0), (4, 1, 0), (3, 1, 1)])
+def test_split_phases_of_a_transposed_convolution(kernel: int, pads: int, extra: int) -> None:
+    """The contraction has an axis for the phase; the numbers stay, also with the scale behind it folded."""
+    attributes = {"strides": [2, 2], "pads": [pads] * 4, "output_padding": [extra] * 2}
+    nodes = [node("ConvTranspose", ["x", "w", "b"], ["c"], **attributes), node("BatchNormalization", ["c", *BN])]
+    constants = {"w": random(6, 4, kernel, kernel), "b": random(4, seed=2), **statistics(4)}
+    graph = check(model(nodes, {"x": (2, 6, 5, 7)}, ["y"], constants))
+    first = graph.nodes[0].stage
+    assert first.shape == (2, 4, 5, 2, 7, 2)
+    assert noted(graph, "split phases: applied 1 times")
+    assert noted(graph, "fold affine: applied 1 times")
+
+
+def test_split_phases_leaves_odd_lengths_alone() -> None:
+    nodes = [node("ConvTranspose", ["x", "w"], strides=[2])]
+    graph = check(model(nodes, {"x": (1, 6, 5)}, ["y"], {"w": random(6, 4, 3)}))
+    assert graph.nodes[0].stage.shape == (1, 4, 11)
