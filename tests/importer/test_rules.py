@@ -362,7 +362,7 @@ def test_split_phases_of_a_transposed_convolution(kernel: int, pads: int, extra:
     first = graph.nodes[0].stage
     assert first.shape == (2, 4, 5, 2, 7, 2)
     assert noted(graph, "split phases: applied 1 times")
-    assert noted(graph, "fold affine: applied 1 times")
+    assert noted(graph, "fold affine: applied 1 times") == (kernel % 2 == 0)  # else weights are read past their end
 
 
 def test_split_phases_leaves_odd_lengths_alone() -> None:
