@@ -28,6 +28,7 @@ HEADERS = (
     "emulation_memory.h",
     "emulation_launch.h",
     "cuda_types.h",
+    "cuda_narrow.h",
     "cuda_functions.h",
 )
 ORDERS = ("forward", "reversed", "random")

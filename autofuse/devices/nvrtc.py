@@ -26,7 +26,7 @@ from autofuse.loops.ir import Kernel
 from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, render_cuda
 from autofuse.render.prelude import prelude
 
-HEADERS = ("cuda.h", "cuda_types.h", "cuda_functions.h")
+HEADERS = ("cuda.h", "cuda_types.h", "cuda_narrow.h", "cuda_functions.h")
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--diag-suppress=177", "--device-as-default-execution-space")
 _WHEELS = ("cuda_nvrtc/lib", "cu13/lib", "cu12/lib")
 _MEND = 'run: pip install "autofuse[cuda12]" (or "autofuse[cuda13]" for a driver of CUDA 13)'

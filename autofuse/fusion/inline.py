@@ -57,7 +57,7 @@ class Inliner:
 
     def _rebuild(self, e: Expr, operands: tuple[int, ...], go: Callable[[Expr], Expr]) -> Expr:
         match e:
-            case Apply("cast", (Load() as inner,)) if e.dtype is inner.dtype.compute:
+            case Apply("cast", (Load() as inner,)) if inner.dtype.is_half and e.dtype is inner.dtype.compute:
                 # A half-typed tensor between two fused stages stays in float32; a Cast of the model is in the body itself.
                 return cast_to(self._load(inner, operands, go), e.dtype)
             case Apply("select", (c, a, b)):

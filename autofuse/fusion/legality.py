@@ -129,7 +129,7 @@ def not_repeated(c: Candidate) -> Verdict:
 
 
 def _is_free(e: object) -> bool:
-    return not isinstance(e, Apply) or e.fn in ("select", "cast")
+    return not isinstance(e, Apply) or e.fn in ("select", "cast", "bitcast")
 
 
 def _tensors(form: Form, factor: Expr) -> int:

@@ -22,7 +22,7 @@ class TensorType:
 
 
 def element_type(code: int) -> DType | None:
-    """The DType of an ONNX element type; None for those that no kernel handles (complex, 8-bit floats, 4-bit integers)."""
+    """The DType of an ONNX element type; None for those that no kernel handles (complex numbers)."""
     if code == TensorProto.STRING:
         return DType.STRING
     if code == TensorProto.UNDEFINED:

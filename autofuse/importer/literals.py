@@ -13,7 +13,6 @@ import numpy as np
 
 from autofuse.importer.rebuild import Edit, canonical
 from autofuse.ir import index as ix
-from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Const, Expr, Load, call, const, rewrite
 from autofuse.ir.graph import Graph, Node, ValueId
 from autofuse.ir.stage import Stage, inputs_of
@@ -52,9 +51,7 @@ def _written(body: Expr, scalars: Mapping[int, np.ndarray]) -> Expr:
         match e:
             case Load(source=int() as slot) if slot in scalars and e.fill is None and e.guard is None:
                 return const(scalars[slot].reshape(-1)[0].item(), e.dtype)
-            case Apply("cast", (Const(value=x, dtype=d),)) if (
-                d in (DType.FLOAT16, DType.BFLOAT16) and e.dtype is d.compute
-            ):
+            case Apply("cast", (Const(value=x, dtype=d),)) if (d.is_half or d.is_narrow) and e.dtype is d.compute:
                 return const(x, e.dtype)
             case Apply("pow", (x, Const(value=p))) if e.dtype.is_float and p in (2, 3):
                 square = call("mul", x, x)

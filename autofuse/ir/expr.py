@@ -156,6 +156,15 @@ def cast_to(x: Expr, dtype: DType) -> Expr:
     return apply("cast", (x,), dtype)
 
 
+def bitcast_to(x: Expr, dtype: DType) -> Expr:
+    """The same bits as another type of the same size. ValueError for booleans, whose bits dialects keep in different ways."""
+    if x.dtype is dtype:
+        return x
+    if DType.BOOL in (x.dtype, dtype) or x.dtype.itemsize != dtype.itemsize:
+        raise ValueError(f"the bits of {x.dtype.value} are not those of a {dtype.value}")
+    return apply("bitcast", (x,), dtype)
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """The direct subexpressions."""
     match e:
@@ -233,5 +242,5 @@ def to_text(e: Expr, names: Mapping[Hashable, str] | None = None) -> str:
             return f"{source}[{inner}{extra}]"
         case Apply():
             inner = ", ".join(to_text(a, names) for a in e.args)
-            suffix = f":{e.dtype.value}" if e.fn == "cast" else ""
+            suffix = f":{e.dtype.value}" if FUNCTIONS[e.fn].result == "cast" else ""
             return f"{e.fn}{suffix}({inner})"

@@ -137,5 +137,7 @@ FUNCTIONS: dict[str, Function] = {
     "shift_left": _same(_shift(np.left_shift), 0, 2),
     "shift_right": _same(_shift(np.right_shift), 0, 2),
     "select": Function(3, 1, "same", np.where),
-    "cast": Function(1, 0, "cast", lambda x: x),  # the target type is the node's own; see ops.evaluate
+    # the target type is the node's own; see ops.interpret
+    "cast": Function(1, 0, "cast", lambda x: x),
+    "bitcast": Function(1, 0, "cast", lambda x: x),
 }

@@ -119,7 +119,7 @@ def is_plain_read(e: Expr) -> bool:
         case Load():
             return True
         case Apply("cast", (a,)):
-            return is_plain_read(a)
+            return a.dtype.has_zero and is_plain_read(a)
         case Apply("select", (_, a, Const(value=v))):
             return v == 0 and is_plain_read(a)
         case _:

@@ -139,7 +139,7 @@ def vanishing(e: Expr) -> frozenset[Expr]:
     match e:
         case Apply("select", (c, a, Const(value=v))) if v == 0:
             return frozenset(_conjunction(c)) | vanishing(a)
-        case Apply("cast", (a,)):
+        case Apply("cast", (a,)) if a.dtype.has_zero:
             return vanishing(a)
         case Apply("mul", (a, b)):
             return vanishing(a) | vanishing(b)

@@ -170,7 +170,7 @@ def _side(axes: tuple[Var, ...], factor: Expr, depth: tuple[Var, ...]) -> Side:
 def _converted(e: Expr) -> Expr:
     """What a factor is converted from, if it is a converted read of a narrower type."""
     match e:
-        case Apply("cast", (Load() as ld,)) if ld.dtype.itemsize < e.dtype.itemsize:
+        case Apply("cast", (Load() as ld,)) if ld.dtype.itemsize < e.dtype.itemsize and ld.dtype.has_zero:
             return ld
         case _:
             return e

@@ -96,7 +96,7 @@ def neutral(e: Expr, combine: Combine, dtype: DType) -> frozenset[Expr]:
             return frozenset(_conjunction(guard))
         case Apply("select", (c, a, Const(value=v))) if isinstance(same, Const) and v == same.value:
             return frozenset(_conjunction(c)) | neutral(a, combine, dtype)
-        case Apply("cast", (a,)) if a.dtype.compute is dtype:
+        case Apply("cast", (a,)) if a.dtype.compute is dtype and a.dtype.has_zero:
             return neutral(a, combine, dtype)
         case Apply("mul", (a, b)) if combine is Combine.SUM and dtype.is_float:
             return neutral(a, combine, dtype) | neutral(b, combine, dtype)

@@ -1,4 +1,4 @@
-"""Arrays on disk between a tune and its worker: an .npz that also holds bfloat16 and other types that numpy's format does not know."""
+"""Arrays on disk between a tune and its worker: an .npz that also holds bfloat16, the narrow types and text, which numpy's format does not know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autofuse.ir.dtype import DType
+from autofuse.ir.dtype import DType, from_numpy
 
 _MARK = "@"
 
@@ -19,10 +19,10 @@ def save(path: str, named: Mapping[str, np.ndarray]) -> None:
     plain: dict[str, np.ndarray] = {}
     for name, a in named.items():
         array = np.asarray(a)
-        if array.dtype == DType.BFLOAT16.numpy:
-            plain[f"bfloat16{_MARK}{name}"] = array.view(np.uint16)
-        elif array.dtype == object:
+        if array.dtype == object:
             plain[f"text{_MARK}{name}"] = array.astype(str)
+        elif array.dtype.isbuiltin == 2:
+            plain[f"{from_numpy(array.dtype).value}{_MARK}{name}"] = array.view(f"u{array.itemsize}")
         else:
             plain[f"{_MARK}{name}"] = array
     handle, temporary = tempfile.mkstemp(dir=Path(path).parent, suffix=".npz")
@@ -38,9 +38,9 @@ def load(path: str) -> dict[str, np.ndarray]:
         for key in stored.files:
             kind, _, name = key.partition(_MARK)
             array = stored[key]
-            if kind == "bfloat16":
-                array = array.view(DType.BFLOAT16.numpy)
-            elif kind == "text":
+            if kind == "text":
                 array = array.astype(object)
+            elif kind:
+                array = array.view(DType(kind).numpy)
             out[name] = array
     return out

@@ -143,9 +143,12 @@ def draw(dtype: DType, shape: tuple[int, ...], r: Range, generator: np.random.Ge
     if dtype.is_integer:
         low = max(r.low, -4 if dtype.is_signed else 0)
         high = min(r.high, max(low + 8, 8))
+        low, high = max(low, dtype.min_value), min(high, dtype.max_value)
         if r.index:
             low, high = r.low, r.high
         return np.asarray(generator.integers(int(low), int(high), shape, endpoint=True)).astype(dtype.numpy)
+    if not dtype.has_zero:
+        return np.abs(np.asarray(generator.standard_normal(shape))).astype(dtype.numpy)
     if r == ANYTHING:
         return np.asarray(generator.standard_normal(shape)).astype(dtype.numpy)
     low = r.low if math.isfinite(r.low) else min(-2.0, r.high - 2.0)

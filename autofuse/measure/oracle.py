@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from autofuse.importer.reference import run_reference
-from autofuse.ir.dtype import DType
+from autofuse.ir.dtype import NARROW_FLOATS, DType
 from autofuse.ir.graph import Graph
 from autofuse.measure.reference import Check, Tolerance, compare_floats
 
@@ -47,22 +47,22 @@ def compare_model(
         mine, ref = np.asarray(got[name]), wanted[name]
         if mine.shape != ref.shape:
             return Check(False, math.inf, f"output {name!r} has shape {mine.shape}, the reference {ref.shape}")
-        if dtype.is_float:
+        if dtype.is_float and not dtype.is_narrow:
             loose = narrow if narrow is not None else dtype
             error, reason = compare_floats(mine, ref, dtype, Tolerance(*tolerance.of(loose)))
             worst = max(worst, error)
             if reason:
                 return Check(False, error, f"output {name!r}: {reason}")
         else:
-            differ = int((mine != ref).sum())
+            differ = int(((mine != ref) & ((mine == mine) | (ref == ref))).sum())
             allowed = 0 if narrow is None else max(1, int(_DISCRETE_SHARE * ref.size))
             if differ > allowed:
-                return Check(False, math.inf, f"output {name!r}: {differ} of {ref.size} integers differ")
+                return Check(False, math.inf, f"output {name!r}: {differ} of {ref.size} elements differ")
     return Check(True, worst)
 
 
 def _narrowest(graph: Graph) -> DType | None:
     """The float type with the fewest bits of precision that the graph stores; None where it has no floats."""
-    order = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
+    order = (*NARROW_FLOATS, DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
     present = {v.dtype for v in graph.values}
     return next((t for t in order if t in present), None)

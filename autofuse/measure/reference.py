@@ -13,21 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from autofuse.fusion.region import RegionProgram
-from autofuse.ir.dtype import DType
+from autofuse.ir.dtype import NARROW_FLOATS, DType
 from autofuse.ir.expr import Expr
 from autofuse.ir.stage import Scan, Stage
 from autofuse.measure.inputs import generator_of
 from autofuse.ops.evaluate import evaluate, evaluate_expr
 from autofuse.ops.recurrent import evaluate_scan
 
-_RELATIVE = {DType.FLOAT16: 1e-2, DType.BFLOAT16: 4e-2}
+_RELATIVE = {DType.FLOAT16: 1e-2, DType.BFLOAT16: 4e-2, **dict.fromkeys(NARROW_FLOATS, 4e-2)}
 _SHAKE = 1e-4
 _SHAKES = 4
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """|error| may be at most relative x max|reference| + absolute. None takes the default of the type: 1e-3, fp16 1e-2, bf16 4e-2."""
+    """|error| may be at most relative x max|reference| + absolute. None takes the default of the type: 1e-3, fp16 1e-2, bf16 and below 4e-2."""
 
     relative: float | None = None
     absolute: float | None = None
@@ -100,13 +100,14 @@ def compare_outputs(
         where = f"output {k} of {len(program.outputs)}" if len(program.outputs) > 1 else "the output"
         if mine.shape != ref.shape:
             return Check(False, math.inf, f"{where} has shape {mine.shape}, the reference {ref.shape}")
-        if dtype.is_float:
+        if dtype.is_float and not dtype.is_narrow:
             error, reason = compare_floats(mine, ref, dtype, tolerance)
             worst = max(worst, error)
             if reason:
                 return Check(False, error, f"{where}: {reason}")
-        elif not special:
-            reason = _compare_discrete(program, inputs, n, mine, ref, tolerance)
+        elif dtype.is_float or not special:
+            plain = mine.astype(np.float64) if dtype.is_float else mine
+            reason = _compare_discrete(program, inputs, n, plain, ref, tolerance)
             if reason:
                 return Check(False, math.inf, f"{where}: {reason}")
     return Check(True, worst)
@@ -172,8 +173,8 @@ def _compare_discrete(
     ref: np.ndarray,
     tolerance: Tolerance,
 ) -> str:
-    """Integers and booleans: equal, or different only where the float64 reference itself is near a tie."""
-    differ = mine != ref
+    """Integers, booleans and narrow floats: equal, or different only where the float64 reference itself is near a tie."""
+    differ = (mine != ref) & ((mine == mine) | (ref == ref))
     if not differ.any():
         return ""
     at = np.nonzero(differ)
@@ -182,7 +183,7 @@ def _compare_discrete(
         return ""
     first = int(np.argmin(ok))
     place = ", ".join(str(int(i[first])) for i in at)
-    return f"{int((~ok).sum())} of {ref.size} integers differ; the first at [{place}]: {mine[differ][first]} instead of {ref[differ][first]}"
+    return f"{int((~ok).sum())} of {ref.size} elements differ; the first at [{place}]: {mine[differ][first]} instead of {ref[differ][first]}"
 
 
 def _near_tie(

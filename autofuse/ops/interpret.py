@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autofuse.ir import index as ix
-from autofuse.ir.dtype import DType
+from autofuse.ir.dtype import DType, from_numpy
 from autofuse.ir.expr import Apply, Const, Expr, Load, Var, walk
 from autofuse.ir.functions import FUNCTIONS
 
@@ -26,11 +26,30 @@ def float_type(dtype: DType, wide: bool) -> np.dtype[Any]:
 
 
 def convert(x: Any, dtype: DType, wide: bool = False) -> np.ndarray:
-    """Cast as ONNX does: floats truncate towards zero to integers, anything but zero is True."""
+    """Cast as ONNX does: floats truncate towards zero to integers, anything but zero is True.
+
+    Narrow types are reached and left by way of the types that they compute in. Their rounding is kept with `wide` too: it is coarse, and
+    what it makes of a value is what the model asks for.
+    """
     array = np.asarray(x)
+    if _is_extension(array.dtype):
+        array = array.astype(from_numpy(array.dtype).compute.numpy)
     if dtype is DType.BOOL:
         return array.astype(bool, copy=False)
+    if dtype.is_narrow:
+        array = array.astype(dtype.compute.numpy, copy=False).astype(dtype.numpy)
     return array.astype(float_type(dtype, wide), copy=False)
+
+
+def _is_extension(dtype: np.dtype[Any]) -> bool:
+    """Whether a numpy type was added by a library: casts between two of those are not defined, and few functions know them."""
+    return dtype.isbuiltin == 2
+
+
+def reinterpret(x: Any, source: DType, dtype: DType, wide: bool = False) -> np.ndarray:
+    """The bits of values of one type as those of another of the same size."""
+    stored = np.ascontiguousarray(np.asarray(x).astype(source.numpy, copy=False))
+    return stored.view(dtype.numpy).reshape(np.shape(x)).astype(float_type(dtype, wide), copy=False)
 
 
 def evaluate_expr(root: Expr, env: Mapping[Expr, Any], inputs: Sequence[np.ndarray], wide: bool) -> Any:
@@ -49,6 +68,8 @@ def evaluate_expr(root: Expr, env: Mapping[Expr, Any], inputs: Sequence[np.ndarr
                 done[e] = _load(e, done, counted, inputs, wide)
             case Apply("cast", (a,)):
                 done[e] = convert(done[a], e.dtype, wide)
+            case Apply("bitcast", (a,)):
+                done[e] = reinterpret(done[a], a.dtype, e.dtype, wide)
             case Apply():
                 done[e] = FUNCTIONS[e.fn].numpy(*(done[a] for a in e.args))
     return done[root]
@@ -151,4 +172,7 @@ def strided(e: Load, array: np.ndarray, ranges: Ranges) -> tuple[np.ndarray, lis
     used = list(uses)
     strides = [sum(array.strides[d] * c for d, c in uses[a]) for a in used]
     corner = array[tuple(slice(b, None) for b in base)]
-    return np.lib.stride_tricks.as_strided(corner, [ranges[a][1] for a in used], strides, writeable=False), used
+    if _is_extension(array.dtype):
+        corner = corner.view(f"u{array.itemsize}")
+    view = np.lib.stride_tricks.as_strided(corner, [ranges[a][1] for a in used], strides, writeable=False)
+    return view.view(array.dtype), used

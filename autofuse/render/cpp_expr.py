@@ -18,7 +18,7 @@ from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, cast_t
 from autofuse.loops.ir import Buffer, Scope
 from autofuse.render.cpp_flatten import Register, lane_variable
 from autofuse.render.cpp_functions import named_function, scalar_cast, with_plain_power
-from autofuse.render.cpp_types import HALF, HOST, SCALAR, TYPES, Mode, Value, constant, stored, vector_type
+from autofuse.render.cpp_types import CODED, HOST, SCALAR, TYPES, Mode, Value, constant, stored, vector_type
 from autofuse.render.cpp_vector import vector_apply
 from autofuse.render.cpp_widths import Property, position_property, unknown, value_nodes
 from autofuse.render.scalar import INFIX, narrow, never_negative
@@ -272,7 +272,7 @@ class ExpressionWriter:
 
     def _apply(self, e: Expr, mode: Mode) -> Value:
         assert isinstance(e, Apply)
-        if e.fn not in ("select", "cast") and any(a.dtype in HALF for a in e.args):
+        if e.fn not in ("select", "cast", "bitcast") and any(a.dtype in CODED for a in e.args):
             wide = apply(e.fn, tuple(cast_to(a, a.dtype.compute) for a in e.args), e.dtype.compute)
             return self.value(cast_to(wide, e.dtype), mode)
         plain = with_plain_power(e)
@@ -290,6 +290,8 @@ class ExpressionWriter:
                 return f"({t[0]} ? ({kind}){t[1]} : ({kind}){t[2]})"
             case Apply("cast", (a,)):
                 return scalar_cast(t[0], a.dtype, e.dtype)
+            case Apply("bitcast", _):
+                return f"af_as<{kind}>({t[0]})"
             case Apply("not", _):
                 return f"(!{t[0]})"
             case Apply("neg", _):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Const, Expr, apply, const
-from autofuse.render.cpp_types import TYPES
+from autofuse.render.cpp_types import CODED, TYPES
 
 
 def named_function(e: Apply) -> tuple[str, tuple[Expr, ...]]:
@@ -19,18 +19,24 @@ def named_function(e: Apply) -> tuple[str, tuple[Expr, ...]]:
 
 
 def scalar_cast(text: str, source: DType, target: DType) -> str:
-    """Conversion of a scalar; half types go by way of float."""
-    if source is DType.FLOAT16:
-        text = f"af_half_to_float<uint16_t>({text})"
-    elif source is DType.BFLOAT16:
-        text = f"af_bfloat_to_float<uint16_t>({text})"
+    """Conversion of a scalar; half and narrow types go by way of what they compute in."""
+    if source in CODED:
+        text = f"{decoder(source)}<{TYPES[source]}>({text})"
     if target is DType.BOOL:
         return f"({text} != 0)"
-    if target is DType.FLOAT16:
-        return f"af_float_to_half<float>({text})"
-    if target is DType.BFLOAT16:
-        return f"af_float_to_bfloat<float>({text})"
+    if target in CODED:
+        return f"{encoder(target)}<{TYPES[target.compute]}>({text})"
     return f"(({TYPES[target]}){text})"
+
+
+def decoder(source: DType) -> str:
+    """The prelude's conversion of a half or narrow type to the type that it computes in."""
+    return f"af_{CODED[source]}_to_{'float' if source.is_float else 'int'}"
+
+
+def encoder(target: DType) -> str:
+    """The prelude's conversion to a half or narrow type from the type that it computes in."""
+    return f"af_{'float' if target.is_float else 'int'}_to_{CODED[target]}"
 
 
 def with_plain_power(e: Apply) -> Expr:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofuse.ir.dtype import DType
+from autofuse.ir.dtype import NARROW_FLOATS, NARROW_INTEGERS, DType
 from autofuse.ir.expr import Const, Var
+from autofuse.ops.interpret import convert
 from autofuse.render.scalar import ScalarDialect, literal
 
 TYPES = {
@@ -25,8 +26,10 @@ TYPES = {
     DType.UINT32: "uint32_t",
     DType.UINT64: "uint64_t",
     DType.BOOL: "bool",
+    **dict.fromkeys((*NARROW_FLOATS, *NARROW_INTEGERS), "uint8_t"),  # their bits
 }
-HALF = (DType.FLOAT16, DType.BFLOAT16)
+CODED = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat", **{t: t.value for t in (*NARROW_FLOATS, *NARROW_INTEGERS)}}
+"""Types whose values are bits that the prelude converts, and what its functions call them: af_half_to_float, af_int_to_int4."""
 HOST = ScalarDialect(TYPES, "int64_t")
 
 
@@ -65,11 +68,12 @@ SCALAR = Mode(None)
 
 
 def constant(c: Const) -> str:
-    """A literal; half types as their bits."""
-    if c.dtype in HALF:
+    """A literal; half and narrow types as their bits."""
+    if c.dtype in CODED:
+        kind = TYPES[c.dtype]
         with np.errstate(over="ignore"):
-            bits = int(np.array(c.value, dtype=c.dtype.numpy).view(np.uint16))
-        return f"(uint16_t){bits:#x}"
+            bits = int(convert(c.value, c.dtype).view(kind.removesuffix("_t")))
+        return f"({kind}){bits:#x}"
     text = literal(c.value, c.dtype, HOST)
     return f"({text})" if text.startswith(("-", "(")) else text
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Expr, const
-from autofuse.render.cpp_functions import named_function
-from autofuse.render.cpp_types import HALF, TYPES, Mode, Value, constant, vector_type
+from autofuse.render.cpp_functions import decoder, encoder, named_function
+from autofuse.render.cpp_types import CODED, TYPES, Mode, Value, constant, vector_type
 from autofuse.render.scalar import INFIX
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def vector_apply(w: ExpressionWriter, e: Apply, mode: Mode) -> Value:
             return _select(w, c, a, b, mode)
         case Apply("cast", (a,)):
             return _cast(w, a, e.dtype, mode)
+        case Apply("bitcast", (a,)):
+            return Value(f"af_as<{kind}>({w.vector(a, mode)})", vector=True)
         case Apply("not", (a,)):
             v = w.value(a, mode)
             return Value(f"(~{v.text})", vector=True, mask=v.mask)
@@ -99,16 +101,15 @@ def _cast(w: ExpressionWriter, a: Expr, target: DType, mode: Mode) -> Value:
         one, zero = (f"af_splat<{kind}>({constant(const(v, target))})" for v in (1, 0))
         return Value(f"({mask} ? {one} : {zero})", vector=True)
     text = w.vector(a, mode)
-    if source in HALF:
-        name = "half" if source is DType.FLOAT16 else "bfloat"
-        text, source = f"af_{name}_to_float<vec<uint16_t, {n}>>({text})", DType.FLOAT32
+    if source in CODED:
+        text, source = f"{decoder(source)}<{vector_type(source, n)}>({text})", source.compute
     if target is DType.BOOL:
         return Value(f"({text} != 0)", vector=True, mask=source.itemsize)
-    if target in HALF:
-        if source is not DType.FLOAT32:
-            text = f"af_convert<vec<float, {n}>>({text})"
-        name = "half" if target is DType.FLOAT16 else "bfloat"
-        return Value(f"af_float_to_{name}<vec<float, {n}>>({text})", vector=True)
+    if target in CODED:
+        wide = vector_type(target.compute, n)
+        if source is not target.compute:
+            text = f"af_convert<{wide}>({text})"
+        return Value(f"{encoder(target)}<{wide}>({text})", vector=True)
     return Value(text if TYPES[source] == TYPES[target] else f"af_convert<{kind}>({text})", vector=True)
 
 

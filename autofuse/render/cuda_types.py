@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from autofuse.ir.dtype import DType
+from autofuse.ir.dtype import NARROW_FLOATS, NARROW_INTEGERS, DType
 from autofuse.render.scalar import ScalarDialect
 
 TYPES = {
@@ -21,6 +21,7 @@ TYPES = {
     DType.UINT32: "unsigned int",
     DType.UINT64: "unsigned long long",
     DType.BOOL: "bool",
+    **{t: f"af_{t.value}" for t in (*NARROW_FLOATS, *NARROW_INTEGERS)},
 }
 DIALECT = ScalarDialect(TYPES, "int")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var
+from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, cast_to
 from autofuse.ir.index import bounds
 
 INFIX = {
@@ -78,6 +78,11 @@ def scalar_text(e: Expr, dialect: ScalarDialect, names: Callable[[Var], str], re
                 return f"({go(c)} ? {go(a)} : {go(b)})"
             case Apply("cast", (a,)):
                 return cast_text(go(a), a.dtype, x.dtype, dialect)
+            case Apply("bitcast", (a,)):
+                return f"{dialect.prefix}bitcast<{dialect.types[x.dtype]}>({go(a)})"
+            case Apply(fn, args) if any(a.dtype.is_narrow for a in args):
+                wide = apply(fn, tuple(cast_to(a, a.dtype.compute) for a in args), x.dtype.compute)
+                return go(cast_to(wide, x.dtype))
             case Apply("not", (a,)):
                 return f"(!{go(a)})"
             case Apply("neg", (a,)):
@@ -113,16 +118,15 @@ def narrow(text: str, dtype: DType, dialect: ScalarDialect) -> str:
 
 
 def cast_text(text: str, source: DType, target: DType, dialect: ScalarDialect) -> str:
-    """Conversion as ONNX defines it; half types go through the prelude's conversions."""
+    """Conversion as ONNX defines it; half and narrow types go through the prelude's conversions."""
+    if source.compute is not source:
+        text = f"af_to_{'float' if source.is_float else 'int'}({text})"
     if target is DType.BOOL:
-        return f"({text} != 0)" if source not in _HALF else f"(af_to_float({text}) != 0)"
-    if source in _HALF:
-        text = f"af_to_float({text})"
+        return f"({text} != 0)"
+    if target.is_narrow:
+        return f"(({dialect.types[target]})({dialect.types[target.compute]}){text})"
     if target is DType.FLOAT16:
         return f"af_to_half((float){text})"
     if target is DType.BFLOAT16:
         return f"af_to_bfloat((float){text})"
     return f"(({dialect.types[target]}){text})"
-
-
-_HALF = (DType.FLOAT16, DType.BFLOAT16)

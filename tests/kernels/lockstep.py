@@ -33,6 +33,7 @@ from autofuse.loops.ir import (
     Store,
     ThreadReduce,
 )
+from autofuse.ops.interpret import convert, reinterpret
 
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -65,10 +66,6 @@ def _unwritten(dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     return np.full(shape, np.nan if dtype.is_float else 77, dtype.numpy)
 
 
-def _convert(x: Any, dtype: DType) -> np.ndarray:
-    return np.asarray(x).astype(bool if dtype is DType.BOOL else dtype.numpy)
-
-
 class _Run:
     """Values are arrays over (block, thread, lane); masks say where a statement runs."""
 
@@ -93,7 +90,7 @@ class _Run:
             case For():
                 self.loop(s, mask)
             case Let():
-                self.values[s.var] = _convert(self.evaluate(s.value, mask), s.var.dtype)
+                self.values[s.var] = convert(self.evaluate(s.value, mask), s.var.dtype)
             case Alloc():
                 private = s.buffer.scope is Scope.REGISTER
                 lead = (self.blocks, self.threads) if private else (self.blocks,)
@@ -148,12 +145,12 @@ class _Run:
         inside = at[where]
         assert not inside.size or (inside.min() >= 0 and inside.max() < b.size), f"a store outside of {b.name}"
         subscripts = tuple(a[where] for a in self.address(b, at))
-        self.memory[b][subscripts] = np.broadcast_to(_convert(value, b.dtype), shape)[where]
+        self.memory[b][subscripts] = np.broadcast_to(convert(value, b.dtype), shape)[where]
 
     def reduce(self, s: ThreadReduce, mask: np.ndarray) -> None:
         assert mask.all(), "a reduction across threads that not all reach"
         shape = (self.blocks, self.threads, 1)
-        value = np.broadcast_to(_convert(self.evaluate(s.value, mask), s.target.dtype), shape)
+        value = np.broadcast_to(convert(self.evaluate(s.value, mask), s.target.dtype), shape)
         if s.level is Level.BLOCK:
             assert s.scratch is not None and s.scratch in self.memory
             assert s.scratch.dtype is s.target.dtype and s.scratch.size * 32 >= self.threads
@@ -182,7 +179,9 @@ class _Run:
                     guard = mask if e.guard is None else mask & done[e.guard]
                     done[e] = self.load(e, done[e.index[0]], guard)
                 case Apply("cast", (a,)):
-                    done[e] = _convert(done[a], e.dtype)
+                    done[e] = convert(done[a], e.dtype)
+                case Apply("bitcast", (a,)):
+                    done[e] = reinterpret(done[a], a.dtype, e.dtype)
                 case Apply():
                     done[e] = FUNCTIONS[e.fn].numpy(*(done[a] for a in e.args))
         return np.asarray(done[root])

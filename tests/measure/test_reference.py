@@ -159,6 +159,23 @@ def test_a_cast_to_integer_may_differ_only_at_an_edge() -> None:
     assert not compare_outputs(p, [x], [far], [ref], DEFAULT).ok
 
 
+def test_a_narrow_float_may_differ_only_at_an_edge() -> None:
+    """The reference rounds where the model does, so that a neighbour is right near the middle of two alone."""
+    kind = DType.FLOAT8E4M3FN
+    p = program(
+        build(lambda b: [b.elementwise([b.input("x", DType.FLOAT32, (4,))], lambda x: call("mul", x, x), kind)])
+    )
+    x = np.sqrt(np.asarray([1.0625 + 1e-6, 1.09, 9.0, 1e4], np.float32))
+    (ref,) = reference_outputs(p, [x])
+    assert ref.dtype == np.float64 and ref[:3].tolist() == [1.125, 1.125, 9.0] and np.isnan(ref[3])
+    right = ref.astype(kind.numpy)
+    assert compare_outputs(p, [x], [right], [ref], DEFAULT).ok
+    for k, value, fine in ((0, 1.0, True), (1, 1.0, False), (2, 10.0, False), (3, 448.0, False)):
+        other = right.copy()
+        other[k] = value
+        assert compare_outputs(p, [x], [other], [ref], DEFAULT).ok == fine, k
+
+
 def test_integers_of_integers_are_exact() -> None:
     p = program(unary("neg", dtype=DType.INT32))
     inputs = program_inputs(p)

@@ -43,6 +43,8 @@ def affine_of(graph: Graph, node: Node, x: ValueId) -> Affine | None:
     stage = node.compute
     if not isinstance(stage, Stage) or stage.combine is not None or graph.values[x].shape != stage.shape:
         return None
+    if stage.dtype.is_narrow:  # storing rounds so coarsely that it is a step of the model
+        return None
     if any(v != x and v not in graph.constants for v in node.inputs):
         return None
     parts = _parts(stage.body, stage.axes, node.inputs.index(x))
@@ -59,7 +61,7 @@ def _parts(body: Expr, axes: tuple[Var, ...], slot: int) -> _Parts | None:
         case Load(source=source) if source == slot:
             return (None, None) if in_place(body.index, axes) and body.fill is None else None
         case Apply("cast", (Load(source=source) as inner,)) if source == slot:
-            return _parts(inner, axes, slot) if inner.dtype.compute is body.dtype and body.dtype.is_float else None
+            return _parts(inner, axes, slot) if inner.dtype.is_half and inner.dtype.compute is body.dtype else None
         case Apply(fn, args) if body.dtype.is_float:
             return _combined(fn, args, axes, slot)
         case _:

@@ -44,6 +44,8 @@ AF_DEVICE float af_to_float(af_bfloat x) { return af_bfloat_bits_to_float(x.bits
 AF_DEVICE af_half af_to_half(float x) { return af_half(x); }
 AF_DEVICE af_bfloat af_to_bfloat(float x) { return af_bfloat(x); }
 
+#include "cuda_narrow.h"
+
 template <class T>
 struct af_is_half {
   static constexpr bool value = af_equal<T, af_half>::value || af_equal<T, af_bfloat>::value;

@@ -235,5 +235,6 @@ template <class T, int N, class M> AF void af_store_masked(T* p, M m, vec<T, N> 
 }
 
 #include "host_half.h"
+#include "host_narrow.h"
 #include "host_math.h"
 #include "host_float.h"
