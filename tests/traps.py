@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper
 
@@ -213,6 +214,32 @@ def casts_are_operations() -> Trap:
     return Trap("casts_are_operations", make(nodes, {"x": x}, outputs), {"x": x}, expected)
 
 
+def narrow_types_round() -> Trap:
+    """What an 8-bit float or a 4-bit integer keeps of a value is what the model asks for, also where nothing is stored."""
+    x = np.concatenate([RNG.normal(size=(2, 30)), [[1e4, -0.001], [460, -470]]], axis=1).astype(np.float32)
+    w = RNG.integers(-8, 8, (32, 5))
+    scale = RNG.uniform(0.1, 0.5, (4, 5)).astype(np.float32)
+    e4m3, int4 = ml_dtypes.float8_e4m3fn, ml_dtypes.int4
+    nodes = [
+        N("Cast", ["x"], ["h"], to=TensorProto.FLOAT8E4M3FN),
+        N("Cast", ["h"], ["y"], to=FLOAT),
+        N("Transpose", ["h"], ["t"], perm=[1, 0]),
+        N("Cast", ["t"], ["z"], to=FLOAT),
+        N("DequantizeLinear", ["w", "scale"], ["d"], axis=0, block_size=8),
+        N("MatMul", ["y", "d"], ["p"]),
+        N("QuantizeLinear", ["p", "step"], ["q"], output_dtype=TensorProto.INT4),
+        N("DequantizeLinear", ["q", "step"], ["r"]),
+    ]
+    y = np.clip(x, -448, 448).astype(e4m3).astype(np.float32)
+    p = y @ (w * np.repeat(scale, 8, axis=0)).astype(np.float32)
+    step = np.float32(np.abs(p).max() / 5)
+    r = np.clip(np.rint(p / step), -8, 7).astype(np.float32) * step
+    outputs = {"y": (FLOAT, y.shape), "z": (FLOAT, y.T.shape), "r": (FLOAT, r.shape)}
+    constants = {"w": w.astype(np.float32).astype(int4), "scale": scale, "step": np.array(step)}
+    model = make(nodes, {"x": x}, outputs, constants, opset=21)
+    return Trap("narrow_types_round", model, {"x": x}, [y, y.T, r], 1e-4, 1e-4)
+
+
 def zero_times_infinity() -> Trap:
     x, m = f32(np.inf, np.nan, 1, -np.inf), np.array([True, False, True, False])
     nodes = [N("Mul", ["x", "zero"], ["y"]), N("Where", ["m", "x", "zero"], ["w"])]
@@ -323,6 +350,7 @@ TRAPS = (
     nan_is_kept,
     integers,
     casts_are_operations,
+    narrow_types_round,
     zero_times_infinity,
     shared_weight_with_one_batch_norm,
     empty_contraction_and_reduction,

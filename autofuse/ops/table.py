@@ -15,6 +15,7 @@ from autofuse.ops.declare import Call, Op, Unsupported
 from autofuse.ops.elementwise import ELEMENTWISE
 from autofuse.ops.generator import GENERATORS
 from autofuse.ops.indexing import INDEXING
+from autofuse.ops.integer_products import INTEGER_PRODUCTS
 from autofuse.ops.linear import LINEAR
 from autofuse.ops.microsoft import MICROSOFT
 from autofuse.ops.normalization import NORMALIZATIONS
@@ -62,6 +63,7 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         CASTS,
         RESIZES,
         QUANTIZATIONS,
+        INTEGER_PRODUCTS,
         MICROSOFT,
     )
 }
