@@ -130,10 +130,19 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
+def _typed(array: np.ndarray, graph: Graph, name: str) -> np.ndarray:
+    """An array of bytes without a type, as which numpy stores types that it does not know, in the type of the graph's input."""
+    wanted = next((graph.values[v].dtype.numpy for v in graph.inputs if graph.values[v].name == name), None)
+    bare = isinstance(array, np.ndarray) and array.dtype == np.dtype(f"V{array.itemsize}")
+    if not bare or wanted is None or wanted.isbuiltin != 2 or wanted.itemsize != array.itemsize:
+        return array
+    return array.view(wanted)
+
+
 def complete_inputs(graph: Graph, given: Arrays | None, seed: int) -> dict[str, np.ndarray]:
     """The given inputs, or ones drawn in the range that each operator allows. InputError where a model's inputs cannot be drawn."""
     if given is not None:
-        return dict(given)
+        return {k: _typed(a, graph, k) for k, a in given.items()}
     drawn = graph_inputs(graph, seed)
     missing = [graph.values[v].name for v in graph.inputs if graph.values[v].name not in drawn]
     if missing:

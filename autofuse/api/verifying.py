@@ -99,7 +99,8 @@ def _errors(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> 
     found: dict[str, float] = {}
     for name, ref in wanted.items():
         mine = got.get(name)
-        if mine is None or ref.dtype.kind not in "fiub" or np.shape(mine) != ref.shape or not ref.size:
+        numeric = ref.dtype.kind in "fiub" or ref.dtype.isbuiltin == 2
+        if mine is None or not numeric or np.shape(mine) != ref.shape or not ref.size:
             found[name] = float("nan")
             continue
         a, b = np.asarray(mine, dtype=np.float64), ref.astype(np.float64)

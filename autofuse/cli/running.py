@@ -158,7 +158,8 @@ def _facts(array: object) -> dict[str, object]:
     """An output in a few figures."""
     if not isinstance(array, np.ndarray):
         return {"type": type(array).__name__, "shape": None, "min": None, "max": None, "mean": None}
-    numbers = array.astype(np.float64) if array.dtype.kind in "fiub" or array.dtype.name == "bfloat16" else np.zeros(0)
+    numeric = array.dtype.kind in "fiub" or array.dtype.isbuiltin == 2
+    numbers = array.astype(np.float64) if numeric else np.zeros(0)
     finite = numbers[np.isfinite(numbers)]
     return {
         "type": str(array.dtype),
@@ -176,6 +177,10 @@ def _write_npz(file: IO[bytes], outputs: dict[str, np.ndarray]) -> None:
         for name, value in outputs.items():
             array = np.asarray(value)
             plain = array.astype(str) if array.dtype == object else array
+            if (
+                array.dtype.isbuiltin == 2
+            ):  # numpy's format has no name for such a type: its bytes, as the same reader takes them
+                plain = array.view(f"V{array.itemsize}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, plain, allow_pickle=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -39,6 +40,23 @@ def test_run_reads_inputs_and_writes_outputs(run: Run, model: Path, tmp_path: Pa
     np.save(tmp_path / "in.npy", x.astype(np.float64))
     done = run("run", model, *CPU, "--inputs", tmp_path / "in.npy")
     assert done.code == 2 and "float64" in done.err
+
+
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "int4", "bfloat16"])
+def test_run_reads_and_writes_types_that_numpy_does_not_know(run: Run, tmp_path: Path, dtype: str) -> None:
+    """numpy keeps them as bytes without a type; what one run wrote another takes."""
+    x = np.array([[1, -2, 3], [0, 4, -1]], np.float32).astype(getattr(ml_dtypes, dtype))
+    kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    info = [onnx.helper.make_tensor_value_info(n, kind, s) for n, s in (("x", (2, 3)), ("y", (3, 2)))]
+    node = onnx.helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])
+    graph = onnx.helper.make_graph([node], "narrow", info[:1], info[1:])
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=x.view(f"V{x.itemsize}"))
+    done = run("run", tmp_path / "m.onnx", *CPU, "--inputs", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    assert done.code == 0, done.err
+    with np.load(tmp_path / "out.npz") as found:
+        assert (found["y"].view(x.dtype) == x.T).all()
+    assert run("verify", tmp_path / "m.onnx", *CPU).code == 0
 
 
 def test_run_profile_shows_each_kernel(run: Run, model: Path) -> None:
