@@ -3,12 +3,14 @@
     python benchmarks/models.py sample:squeezenet sample:resnet50 --budget 60s --output results/benchmark
     python benchmarks/models.py --trained FOLDER_WITH_UNZIPPED_PACKAGES
 
-Every model runs in a process of its own. Written are models.json (with raw nanoseconds) and models.md (the table).
+Every model runs in a process of its own. Written are models.json (with raw nanoseconds, versions and settings), models.md (the table) and
+models.svg (each model's ratio to the better peer, with its spread).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -22,7 +24,9 @@ from typing import Any
 import numpy as np
 
 import autofuse
+from autofuse.api.choosing import heuristic_plan
 from autofuse.devices.cpu import CpuDevice
+from autofuse.devices.toolchain import find_toolchain
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
 from autofuse.importer.importing import import_model
@@ -32,6 +36,7 @@ from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.peers import OnnxRuntime
 
 sys.path.insert(0, str(Path(__file__).parent))
+from model_tables import plot, summary, table
 from peers import OpenVino, oracle_session
 
 SAMPLES = (
@@ -82,6 +87,14 @@ def unfused(results: autofuse.Results) -> Plan:
     return results.plans[str(rows.sort_values("median_ms").iloc[0]["plan"])]
 
 
+def settled(results: autofuse.Results) -> float | None:
+    """Seconds of tuning after which a plan was at hand that ends within 5 % of the best one, by the final measurements."""
+    table = results.trade_offs
+    table = table[table["status"] == "ok"].sort_values("elapsed_seconds")
+    good = table[table["median_ms"] <= 1.05 * table["median_ms"].min()]
+    return float(good.iloc[0]["elapsed_seconds"]) if len(good) else None
+
+
 def error_of(outputs: Mapping[str, np.ndarray], reference: list[np.ndarray]) -> float:
     """The largest |difference| / max|reference| over all outputs."""
     worst = 0.0
@@ -103,7 +116,7 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
     )
     results = autofuse.open_results(tuned.folder)
     device = CpuDevice(threads)
-    plans = {"best": results.plan, "unfused": unfused(results)}
+    plans = {"best": results.plan, "unfused": unfused(results), "heuristic": heuristic_plan(graph, device)}
     engines = {k: Engine.build(graph, p, device) for k, p in plans.items()}
     oracle = oracle_session(model, threads)
     names = {i.name for i in oracle.get_inputs()}
@@ -132,7 +145,10 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
         "bytes_unfused": engines["unfused"].bytes_model,
         "bytes_best": engines["best"].bytes_model,
         "error": error,
-        "tune_seconds": results.run.get("seconds"),
+        "error_float64": float(results.trade_offs.set_index("plan").loc[results.plan.key, "error"]),
+        "floor_ms": float(results.regions["floor_us"].sum()) / 1e3,
+        "tune_seconds": results.run["seconds"],
+        "seconds_to_5_percent": settled(results),
         "times_ns": times,
         "failures": failures,
     }
@@ -141,48 +157,18 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
     return row
 
 
-def median_ms(row: Mapping[str, Any], name: str) -> float | None:
-    """Median latency in milliseconds."""
-    samples = row["times_ns"].get(name)
-    return float(np.median(samples)) / 1e6 if samples else None
-
-
-def ratio(row: Mapping[str, Any], a: str, b: str) -> float | None:
-    """Median of the paired ratios a/b."""
-    times = row["times_ns"]
-    if a not in times or b not in times:
-        return None
-    return float(np.median(np.array(times[a], float) / np.array(times[b], float)))
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as a Markdown table."""
-    head = (
-        "| model | nodes | host | launches unfused/best | MB unfused/best | error | unfused ms | best ms | onnxruntime ms | OpenVINO ms "
-        "| unfused/best | onnxruntime/best | OpenVINO/best |"
-    )
-    lines = [head, "|" + "---|" * 13]
-
-    def show(x: float | None, digits: int = 2) -> str:
-        return "–" if x is None else f"{x:.{digits}f}"
-
-    for r in rows:
-        if "failed" in r:
-            lines.append(f"| {r['model']} | failed: {r['failed']} |" + " |" * 11)
-            continue
-        gains = [ratio(r, other, "best") for other in ("unfused", "onnxruntime", "openvino")]
-        cells = [
-            r["model"],
-            str(r["nodes"]),
-            str(r["host_nodes"]),
-            f"{r['launches_unfused']} / {r['launches_best']}",
-            f"{r['bytes_unfused'] / 1e6:.1f} / {r['bytes_best'] / 1e6:.1f}",
-            f"{r['error']:.1e}",
-            *(show(median_ms(r, n)) for n in ("unfused", "best", "onnxruntime", "openvino")),
-            *(show(g) + "x" if g is not None else "–" for g in gains),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def about(threads: int) -> dict[str, Any]:
+    """What was measured with what."""
+    found: dict[str, Any] = {"threads": threads, "precision": "float32 everywhere", "python": sys.version.split()[0]}
+    for package in ("autofuse", "onnx", "onnxruntime", "openvino", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "from the source tree" if package == "autofuse" else "not installed"
+    device = CpuDevice(threads)
+    found["cpu"] = {"name": device.target.name, "arch": device.target.arch, "cores": device.target.cores}
+    found["compiler"] = find_toolchain().identity
+    return found
 
 
 def entries(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -213,6 +199,7 @@ def main() -> None:
         print("ROW " + json.dumps(row))
         return
     args.output.mkdir(parents=True, exist_ok=True)
+    facts = about(args.threads) | {"budget": args.budget, "rounds": args.rounds}
     rows: list[dict[str, Any]] = []
     for entry in entries(args):
         options = ["--budget", args.budget, "--threads", str(args.threads), "--rounds", str(args.rounds)]
@@ -225,8 +212,10 @@ def main() -> None:
             json.loads(lines[-1][4:]) if lines else {"model": entry["name"], "failed": f"exit code {done.returncode}"}
         )
         print(table(rows[-1:]).splitlines()[-1], flush=True)
-        (args.output / "models.json").write_text(json.dumps(rows))
-        (args.output / "models.md").write_text(table(rows))
+        (args.output / "models.json").write_text(json.dumps({"about": facts, "rows": rows}))
+        (args.output / "models.md").write_text(table(rows) + "\n" + summary(rows))
+        plot(rows, args.output / "models")
+    print(summary(rows), end="")
 
 
 if __name__ == "__main__":

@@ -130,6 +130,11 @@ def tune(
     )
     spaces = load_spaces(device.target.kind, spaces_dir)
     notes: list[str] = []
+    if accuracy == "fast":
+        notes.append(
+            f"accuracy fast allows lower precision, but no kernel of {device.target.kind} has a variant of lower precision so far: "
+            "the same plans were searched as with default"
+        )
     budget = Budget(budget_seconds)
     kept = _open_records(device, records, notes)
     bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance, limits)

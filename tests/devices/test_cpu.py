@@ -240,3 +240,21 @@ def test_chain_with_several_threads() -> None:
     device = CpuDevice(2)
     for found, expected in zip(device.load(chain()).run([x]), chain_expected(x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: there is nowhere else to go")
+def test_workers_keep_off_the_callers_core() -> None:
+    """A worker that shares the caller's core halves the speed of a run, so its mask leaves that core out."""
+    before = set(os.listdir("/proc/self/task"))
+    allowed = os.sched_getaffinity(0)
+    device = CpuDevice(2)
+    n = 16 * 64 * 9
+    executable = device.load(steps(n, True))
+    executable.run([np.ones(n, np.float32)])
+    workers = [int(t) for t in set(os.listdir("/proc/self/task")) - before]
+    assert workers
+    for w in workers:
+        mask = os.sched_getaffinity(w)
+        assert mask < allowed and len(mask) == len(allowed) - 1
+    executable.close()
+    device.close()
