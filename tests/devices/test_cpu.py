@@ -245,11 +245,11 @@ def test_chain_with_several_threads() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: there is nowhere else to go")
 def test_workers_keep_off_the_callers_core() -> None:
     """A worker that shares the caller's core halves the speed of a run, so its mask leaves that core out."""
-    before = set(os.listdir("/proc/self/task"))
     allowed = os.sched_getaffinity(0)
     device = CpuDevice(2)
     n = 16 * 64 * 9
     executable = device.load(steps(n, True))
+    before = set(os.listdir("/proc/self/task"))
     executable.run([np.ones(n, np.float32)])
     workers = [int(t) for t in set(os.listdir("/proc/self/task")) - before]
     assert workers
