@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Expr, call, cast_to, const, load, var
+from autofuse.ir.expr import INDEX, Expr, call, cast_to, const, load, select, var
 from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Scan
 from autofuse.kernels.access import Binding, bind, plain_layouts
 from autofuse.kernels.base import Variant
-from autofuse.kernels.cells import GATE_COUNT, sigmoid
 from autofuse.loops.ir import Alloc, Buffer, For, Let, LoopKind, Scope, Stmt, Store, loop
+from autofuse.ops.cells import GATES, cell_of
 
 Make = Callable[[Expr], Stmt | tuple[Stmt, ...]]
 Start = Callable[[Expr], Expr]
@@ -51,11 +51,9 @@ class Writer(ABC):
         self.outputs = {n - first: o.buffer for n, o in zip(variant.program.outputs, self.binding.outputs, strict=True)}
         self.steps, self.batch, self.hidden = self.scan.shapes[0]
         self.dtype = self.scan.dtypes[0].compute
-        self.gates = GATE_COUNT[self.scan.cell]
-        self.width = self.gates * self.hidden
-        attributes = dict(self.scan.attributes)
-        self.reverse = bool(attributes["reverse"])
-        self.linear = bool(attributes["linear_before_reset"])
+        self.cell = cell_of(self.scan)
+        self.slots = self.cell.slots
+        self.width = GATES[self.scan.cell] * self.hidden
         self.h = Buffer("h", self.dtype, self.hidden, Scope.SHARED)
         self.c = Buffer("c", self.dtype, self.hidden, Scope.SHARED)
         self.pre = Buffer("pre", self.dtype, self.width, Scope.SHARED)
@@ -64,7 +62,7 @@ class Writer(ABC):
 
     def grid(self) -> For:
         b, t = var("g", self.batch), var("t", self.steps)
-        step = ix.sub(const(self.steps - 1), t) if self.reverse else t
+        step = ix.sub(const(self.steps - 1), t) if self.cell.reverse else t
         row = ix.mul(b, self.hidden)
         begin: list[Stmt] = [Alloc(self.h), Alloc(self.pre), *self._copy(self.inputs[2], row, self.h)]
         if self.scan.cell == "LSTM":
@@ -72,7 +70,11 @@ class Writer(ABC):
         if self.scan.cell == "GRU":
             begin += [Alloc(self.rh)]
         flat = ix.add(ix.mul(step, self.batch), b)
-        body = self._step(ix.mul(flat, self.width), ix.mul(flat, self.hidden))
+        going: Expr | None = None
+        if self.cell.lengths:
+            lengths = self.inputs[self.slots["lengths"]]
+            going = call("lt", step, cast_to(load(lengths, (b,), lengths.dtype), INDEX))
+        body = self._step(ix.mul(flat, self.width), ix.mul(flat, self.hidden), going)
         end: tuple[Stmt, ...] = ()
         for k, state in ((1, self.h), (2, self.c)):
             if k in self.outputs:
@@ -101,8 +103,10 @@ class Writer(ABC):
         x = load(buffer, (offset,), buffer.dtype)
         return x if buffer.dtype is self.dtype else cast_to(x, self.dtype)
 
-    def _step(self, gx: Expr, y: Expr) -> tuple[Stmt, ...]:
+    def _step(self, gx: Expr, y: Expr, going: Expr | None) -> tuple[Stmt, ...]:
+        """One step. Where `going` is false the sequence has ended: the state stays, and what is given is zero."""
         n = self.hidden
+        cell = self.cell
 
         def given(j: Expr) -> Expr:
             return self.get(self.inputs[0], ix.add(gx, j))
@@ -110,43 +114,48 @@ class Writer(ABC):
         def pre(j: Expr, gate: int) -> Expr:
             return load(self.pre, (ix.add(j, const(gate * n)),), self.dtype)
 
+        def old(j: Expr) -> Expr:
+            return load(self.h, (j,), self.dtype)
+
         def deliver(j: Expr, h: Expr) -> tuple[Stmt, ...]:
             new = var(self.fresh("new"), None, self.dtype)
-            kept = (Let(new, h), Store(self.h, j, new))
-            return (*kept, Store(self.outputs[0], ix.add(y, j), new)) if 0 in self.outputs else kept
+            kept = new if going is None else select(going, new, old(j))
+            shown = new if going is None else select(going, new, const(0, self.dtype))
+            out = (Store(self.outputs[0], ix.add(y, j), shown),) if 0 in self.outputs else ()
+            return (Let(new, h), *out, Store(self.h, j, kept))
 
-        if self.scan.cell == "RNN":
+        if cell.op == "RNN":
             product = self.product(self.h, 0, n, given)
-            return (*product, *self.each(lambda j: deliver(j, call("tanh", pre(j, 0)))))
-        if self.scan.cell == "LSTM":
-            return (*self.product(self.h, 0, self.width, given), *self.each(lambda j: self._lstm(j, pre, deliver)))
-        if self.linear:
+            return (*product, *self.each(lambda j: deliver(j, cell.act(0, pre(j, 0)))))
+        if cell.op == "LSTM":
+            product = self.product(self.h, 0, self.width, given)
+            return (*product, *self.each(lambda j: self._lstm(j, pre, deliver, going)))
+        if cell.linear:
             zero = const(0, self.dtype)
             product = (*self.product(self.h, 0, 2 * n, given), *self.product(self.h, 2 * n, 3 * n, lambda j: zero))
 
-            def linear_candidate(j: Expr) -> Expr:
-                inner = call("add", pre(j, 2), self.get(self.inputs[3], j))
-                return call("add", given(ix.add(j, const(2 * n))), call("mul", sigmoid(pre(j, 1)), inner))
+            def candidate(j: Expr) -> Expr:
+                inner = call("add", pre(j, 2), self.get(self.inputs[self.slots["rb"]], j))
+                return call("add", given(ix.add(j, const(2 * n))), call("mul", cell.reset(pre(j, 1)), inner))
 
-            return (*product, *self.each(lambda j: self._gru(j, pre, linear_candidate(j), deliver)))
-        reset = self.each(lambda j: Store(self.rh, j, call("mul", sigmoid(pre(j, 1)), load(self.h, (j,), self.dtype))))
+            return (*product, *self.each(lambda j: deliver(j, cell.updated(pre(j, 0), candidate(j), old(j)))))
+        reset = self.each(lambda j: Store(self.rh, j, call("mul", cell.reset(pre(j, 1)), old(j))))
         return (
             *self.product(self.h, 0, 2 * n, given),
             *reset,
             *self.product(self.rh, 2 * n, 3 * n, given),
-            *self.each(lambda j: self._gru(j, pre, pre(j, 2), deliver)),
+            *self.each(lambda j: deliver(j, cell.updated(pre(j, 0), pre(j, 2), old(j)))),
         )
 
-    def _lstm(self, j: Expr, pre: Pre, deliver: Deliver) -> tuple[Stmt, ...]:
+    def _lstm(self, j: Expr, pre: Pre, deliver: Deliver, going: Expr | None) -> tuple[Stmt, ...]:
+        n = self.hidden
+        gates = tuple(pre(j, k) for k in range(4))
+        peepholes = None
+        if self.cell.peepholes:
+            weights = self.inputs[self.slots["p"]]
+            peepholes = tuple(self.get(weights, ix.add(j, const(k * n))) for k in range(3))
         old = load(self.c, (j,), self.dtype)
-        kept = call("mul", sigmoid(pre(j, 2)), old)
-        cell = var(self.fresh("cell"), None, self.dtype)
-        value = call("add", kept, call("mul", sigmoid(pre(j, 0)), call("tanh", pre(j, 3))))
-        h = call("mul", sigmoid(pre(j, 1)), call("tanh", cell))
-        return (Let(cell, value), Store(self.c, j, cell), *deliver(j, h))
-
-    def _gru(self, j: Expr, pre: Pre, candidate: Expr, deliver: Deliver) -> tuple[Stmt, ...]:
-        z = sigmoid(pre(j, 0))
-        old = load(self.h, (j,), self.dtype)
-        new = call("mul", call("sub", const(1, self.dtype), z), call("tanh", candidate))
-        return deliver(j, call("add", new, call("mul", z, old)))
+        new = var(self.fresh("cell"), None, self.dtype)
+        kept = new if going is None else select(going, new, old)
+        h = self.cell.shown(gates, new, peepholes)
+        return (Let(new, self.cell.state(gates, old, peepholes)), *deliver(j, h), Store(self.c, j, kept))

@@ -87,6 +87,33 @@ def _pad(c: Call) -> Sequence[ValueId]:
     return [b.map([x, c.input(2)], out, guarded)]
 
 
+def _center_crop_pad(c: Call) -> Sequence[ValueId]:
+    """The middle of a larger axis, or a smaller one in the middle of zeros; what is odd is left over at the end."""
+    b = c.builder
+    x = c.input(0)
+    shape, dtype = b.shape(x), b.dtype(x)
+    wanted = c.ints(1)
+    if wanted is None:
+        raise Unsupported("no shape is given")
+    axes = c.attr("axes")
+    chosen = [axis_in(int(a), len(shape)) for a in axes] if axes is not None else list(range(len(shape)))
+    if len(wanted) != len(chosen):
+        raise Unsupported(f"{len(wanted)} sizes for {len(chosen)} axes")
+    out = list(shape)
+    for a, n in zip(chosen, wanted, strict=True):
+        out[a] = n
+    if out == list(shape):
+        return [x]
+    # where output 0 reads: inside a larger input, before a smaller one
+    first = [(n - m) // 2 if n > m else -((m - n) // 2) for n, m in zip(shape, out, strict=True)]
+    zero = 0.0 if dtype.is_float else 0
+
+    def body(i: Index, read: Reader) -> Expr:
+        return read.raw(0, [ix.add(e, const(f)) for e, f in zip(i, first, strict=True)], fill=zero)
+
+    return [b.map([x], out, body)]
+
+
 _X = (F32, (2, 3, 4))
 
 PADDINGS: tuple[Op, ...] = (
@@ -104,5 +131,15 @@ PADDINGS: tuple[Op, ...] = (
             Sample((_X, ints(0, 1, 2, 1, 0, 1), np.array(1.5, np.float32)), constant=(1,)),
             Sample((_X,), {"pads": [0, 0, 1, 0, 1, 0], "value": 2.0}, opset=10),
         ),
+    ),
+    Op(
+        "CenterCropPad",
+        _center_crop_pad,
+        (
+            with_parameters((F32, (5, 4, 7)), ints(2, 7, 7), opset=18),
+            with_parameters((F32, (5, 4, 7)), ints(8, 3), axes=[2, -2], opset=18),
+            with_parameters((I32, (4,)), ints(7), opset=18),
+        ),
+        since=18,
     ),
 )

@@ -1,38 +1,58 @@
 """LSTM, GRU and RNN: the input's part is one contraction over all steps, the recurrence is a Scan.
 
 Scan inputs, in order: the input's part of the gates gx[T, B, G*H] (with the biases that are simply added), the recurrent weights
-R[G*H, H], the initial state h0[B, H], then c0[B, H] for an LSTM, and for a GRU with linear_before_reset the recurrent bias of its
-candidate rb[H]. Outputs: y[T, B, H], the last h[B, H], and the last c[B, H] for an LSTM. Gate orders are ONNX's (iofc and zrh).
+R[G*H, H], the initial state h0[B, H], then those that the cell has (`Cell.slots`): c0[B, H] for an LSTM; for a GRU with
+linear_before_reset the recurrent bias of its candidate rb[H]; the peephole weights p[3*H] (i, o, f); the sequences' lengths[B], in
+steps: past its end a sequence keeps its state and gives zeros. Outputs: y[T, B, H], the last h[B, H], and the last c[B, H] for an
+LSTM. Gate orders are ONNX's (iofc and zrh).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from autofuse.ir.expr import call, const, select
+from autofuse.ir.dtype import from_numpy
+from autofuse.ir.expr import Expr, call, const, select, var
 from autofuse.ir.graph import ValueId
 from autofuse.ir.index import less
 from autofuse.ir.stage import Combine, Scan
-from autofuse.ops.declare import Call, Op, Sample, Unsupported
+from autofuse.ops.cells import GATES, Cell, activations, cell_of
+from autofuse.ops.declare import Call, Op, Sample
+from autofuse.ops.interpret import evaluate_expr
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+def _cells(c: Call, directions: int) -> list[Cell]:
+    """The cell of each direction."""
+    clip = float(c.attr("clip") or 0.0)
+    names = c.attr("activations")
+    alphas, betas = ([float(v) for v in c.attr(n) or ()] for n in ("activation_alpha", "activation_beta"))
+    every = activations(c.op, [str(n) for n in names] if names else None, alphas, betas, directions)
+    direction = c.attr("direction", "forward")
+    return [
+        Cell(
+            c.op,
+            functions,
+            clip,
+            c.op == "LSTM" and bool(c.attr("input_forget", 0)),
+            c.op == "GRU" and bool(c.attr("linear_before_reset", 0)),
+            direction == "reverse" or d == 1,
+            c.op == "LSTM" and c.has(7),
+            _differ(c),
+        )
+        for d, functions in enumerate(every)
+    ]
 
 
-def _check(c: Call, directions: int) -> None:
-    """Refuse the options that the recurrence has no kernel for."""
-    wanted = [str(a) for a in c.attr("activations", None) or DEFAULTS[c.op] * directions]
-    if tuple(wanted) != DEFAULTS[c.op] * directions:
-        raise Unsupported(f"activations {wanted}")
-    if c.attr("clip") is not None:
-        raise Unsupported("clip")
-    if c.attr("input_forget", 0):
-        raise Unsupported("coupled input and forget gates")
-    if c.op == "LSTM" and c.has(7):
-        raise Unsupported("peephole weights")
+def _differ(c: Call) -> bool:
+    """Whether sequences may end before the last step."""
+    if not c.has(4):
+        return False
+    x = c.builder.shape(c.input(0))
+    known = c.builder.known(c.input(4))
+    return known is None or not bool(np.all(known == (x[1] if c.attr("layout", 0) else x[0])))
 
 
 def _emit(c: Call) -> Sequence[ValueId | None]:
@@ -40,33 +60,29 @@ def _emit(c: Call) -> Sequence[ValueId | None]:
     gates = GATES[c.op]
     direction = c.attr("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
-    _check(c, directions)
     batch_first = bool(c.attr("layout", 0))
     x, r = c.input(0), c.input(2)
     shape = b.shape(x)
     batch, steps = (shape[0], shape[1]) if batch_first else (shape[1], shape[0])
     hidden = b.shape(r)[2]
-    if c.has(4):
-        lengths = c.constant(4)
-        if lengths is None or not np.all(lengths == steps):
-            raise Unsupported("sequences of differing length")
     finals: list[list[ValueId]] = []
     ys: list[ValueId] = []
-    for d in range(directions):
-        reverse = direction == "reverse" or d == 1
+    for d, cell in enumerate(_cells(c, directions)):
         gx = _input_part(c, d, steps, batch, gates * hidden, batch_first)
         inputs = [gx, _direction(c, r, d)]
         inputs.append(_state(c, 5, d, batch, hidden, batch_first))
         if c.op == "LSTM":
             inputs.append(_state(c, 6, d, batch, hidden, batch_first))
-        linear = c.op == "GRU" and bool(c.attr("linear_before_reset", 0))
-        if linear:
+        if cell.linear:
             inputs.append(_candidate_bias(c, d, hidden))
+        if cell.peepholes:
+            inputs.append(_direction(c, c.input(7), d))
+        if cell.lengths:
+            inputs.append(c.input(4))
         dtype = b.dtype(x)
         out_shapes = [(steps, batch, hidden)] + [(batch, hidden)] * (2 if c.op == "LSTM" else 1)
-        attributes = (("linear_before_reset", int(linear)), ("reverse", int(reverse)))
         flops = steps * batch * gates * hidden * (2 * hidden + 12)
-        scan = Scan(c.op, tuple(out_shapes), (dtype,) * len(out_shapes), attributes, flops)
+        scan = Scan(c.op, tuple(out_shapes), (dtype,) * len(out_shapes), cell.attributes(), flops)
         made = b.node(inputs, scan, [(dtype, s) for s in out_shapes])
         ys.append(made[0])
         finals.append(list(made[1:]))
@@ -159,71 +175,85 @@ def _join_states(c: Call, parts: Sequence[ValueId], batch_first: bool) -> ValueI
 # ---- numpy
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.asarray(1 / (1 + np.exp(-x)))
+def _step(cell: Cell, gx: np.ndarray, state: list[np.ndarray], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The state after a step: h, and c for an LSTM."""
+    slots = cell.slots
+    h, r = state[0], arrays[slots["r"]]
+    kind = from_numpy(gx.dtype)
+    names: dict[str, np.ndarray] = {}
 
+    def given(name: str, value: np.ndarray) -> Expr:
+        names[name] = value
+        return var(name, None, kind)
 
-Cell = Callable[[np.ndarray, list[np.ndarray], Sequence[np.ndarray], bool], list[np.ndarray]]
+    def value(e: Expr) -> np.ndarray:
+        return np.asarray(evaluate_expr(e, {var(n, None, kind): a for n, a in names.items()}, (), False))
 
-
-def _lstm(gx: np.ndarray, state: list[np.ndarray], inputs: Sequence[np.ndarray], linear: bool) -> list[np.ndarray]:
-    del linear
-    h, cell = state
-    i, o, f, g = np.split(gx + h @ inputs[1].T, 4, axis=-1)
-    cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
-    return [_sigmoid(o) * np.tanh(cell), cell]
-
-
-def _gru(gx: np.ndarray, state: list[np.ndarray], inputs: Sequence[np.ndarray], linear: bool) -> list[np.ndarray]:
-    (h,) = state
+    if cell.op == "LSTM":
+        pre = tuple(given(f"g{k}", a) for k, a in enumerate(np.split(gx + h @ r.T, 4, axis=-1)))
+        weights = np.split(arrays[slots["p"]], 3) if cell.peepholes else []
+        peepholes = tuple(given(f"p{k}", a) for k, a in enumerate(weights)) or None
+        new = value(cell.state(pre, given("c", state[1]), peepholes))
+        return [value(cell.shown(pre, given("new", new), peepholes)), new]
+    if cell.op == "RNN":
+        return [value(cell.act(0, given("g0", gx + h @ r.T)))]
     n = h.shape[-1]
-    r = inputs[1]
-    zr = _sigmoid(gx[..., : 2 * n] + h @ r[: 2 * n].T)
-    z, reset = zr[..., :n], zr[..., n:]
-    if linear:
-        candidate = np.tanh(gx[..., 2 * n :] + reset * (h @ r[2 * n :].T + inputs[3]))
+    z, reset = np.split(gx[..., : 2 * n] + h @ r[: 2 * n].T, 2, axis=-1)
+    opened = value(cell.reset(given("r", reset)))
+    if cell.linear:
+        candidate = gx[..., 2 * n :] + opened * (h @ r[2 * n :].T + arrays[slots["rb"]])
     else:
-        candidate = np.tanh(gx[..., 2 * n :] + (reset * h) @ r[2 * n :].T)
-    return [(1 - z) * candidate + z * h]
-
-
-def _rnn(gx: np.ndarray, state: list[np.ndarray], inputs: Sequence[np.ndarray], linear: bool) -> list[np.ndarray]:
-    del linear
-    return [np.tanh(gx + state[0] @ inputs[1].T)]
-
-
-_CELLS: dict[str, Cell] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+        candidate = gx[..., 2 * n :] + (opened * h) @ r[2 * n :].T
+    return [value(cell.updated(given("z", z), given("n", candidate), given("h", h)))]
 
 
 def evaluate_scan(scan: Scan, inputs: Sequence[np.ndarray], wide: bool = False) -> list[np.ndarray]:
     """All outputs of a Scan. With `wide` everything is float64."""
     dtype = np.dtype(np.float64) if wide else scan.dtypes[0].compute.numpy
-    arrays = [np.asarray(a).astype(dtype) for a in inputs]
-    attributes = dict(scan.attributes)
+    cell = cell_of(scan)
+    slots = cell.slots
+    arrays = [
+        np.asarray(a).astype(a.dtype if cell.lengths and k == slots["lengths"] else dtype) for k, a in enumerate(inputs)
+    ]
     steps = scan.shapes[0][0]
-    state = [arrays[2], arrays[3]] if scan.cell == "LSTM" else [arrays[2]]
+    state = [arrays[slots["h"]], arrays[slots["c"]]] if cell.op == "LSTM" else [arrays[slots["h"]]]
     y = np.zeros(scan.shapes[0], dtype)
-    order = range(steps - 1, -1, -1) if attributes["reverse"] else range(steps)
-    with np.errstate(over="ignore"):
+    order = range(steps - 1, -1, -1) if cell.reverse else range(steps)
+    with np.errstate(all="ignore"):
         for t in order:
-            state = _CELLS[scan.cell](arrays[0][t], state, arrays, bool(attributes["linear_before_reset"]))
-            y[t] = state[0]
+            new = _step(cell, arrays[0][t], state, arrays)
+            y[t] = new[0]
+            if cell.lengths:
+                going = (t < arrays[slots["lengths"]])[:, None]
+                y[t] = np.where(going, new[0], 0)
+                new = [np.where(going, a, b) for a, b in zip(new, state, strict=True)]
+            state = new
     stored = dtype if wide else scan.dtypes[0].numpy
     return [a.astype(stored) for a in (y, *state)]
 
 
-def _sample(op: str, hidden: int = 5, direction: str = "forward", **attributes: Any) -> Sample:
+_LENGTHS = np.array([3, 1], np.int32)
+
+
+def _sample(op: str, hidden: int = 5, direction: str = "forward", peepholes: bool = False, **attributes: Any) -> Sample:
+    """Sequences of four steps in two rows, of differing length where the name `lengths` is given."""
     d, g = (2 if direction == "bidirectional" else 1), GATES[op]
     f = "float32"
-    inputs: list[tuple[str, tuple[int, ...]] | None] = [
-        (f, (4, 2, 3)),
+    lengths = attributes.pop("lengths", None)
+    batch_first = attributes.get("layout", 0)
+    state: tuple[str, tuple[int, ...]] = (f, (2, d, hidden) if batch_first else (d, 2, hidden))
+    inputs: list[np.ndarray | tuple[str, tuple[int, ...]] | None] = [
+        (f, (2, 4, 3) if batch_first else (4, 2, 3)),
         (f, (d, g * hidden, 3)),
         (f, (d, g * hidden, hidden)),
         (f, (d, 2 * g * hidden)),
+        lengths,
+        *([state] * (2 if op == "LSTM" else 1)),
     ]
-    states = [(f, (d, 2, hidden))] * (2 if op == "LSTM" else 1)
+    if peepholes:
+        inputs.append((f, (d, 3 * hidden)))
     return Sample(
-        (*inputs, None, *states),
+        tuple(inputs),
         {"hidden_size": hidden, "direction": direction, **attributes},
         low=-1.0,
         high=1.0,
@@ -236,10 +266,49 @@ RECURRENT: tuple[Op, ...] = (
     Op(
         "LSTM",
         _emit,
-        (_sample("LSTM"), _sample("LSTM", direction="bidirectional"), _sample("LSTM", direction="reverse")),
+        (
+            _sample("LSTM"),
+            _sample("LSTM", direction="bidirectional"),
+            _sample("LSTM", direction="reverse"),
+            _sample("LSTM", peepholes=True),
+            _sample("LSTM", peepholes=True, direction="bidirectional", clip=0.4),
+            _sample("LSTM", lengths=_LENGTHS, direction="bidirectional"),
+            _sample("LSTM", input_forget=1),
+            _sample(
+                "LSTM", activations=["HardSigmoid", "Softsign", "Relu"], activation_alpha=[0.3], activation_beta=[0.4]
+            ),
+            _sample("LSTM", activations=["Sigmoid", "LeakyRelu", "Softplus"], activation_alpha=[0.2]),
+        ),
     ),
     Op(
-        "GRU", _emit, (_sample("GRU"), _sample("GRU", linear_before_reset=1), _sample("GRU", direction="bidirectional"))
+        "GRU",
+        _emit,
+        (
+            _sample("GRU"),
+            _sample("GRU", linear_before_reset=1),
+            _sample("GRU", direction="bidirectional"),
+            _sample("GRU", lengths=_LENGTHS, direction="reverse", linear_before_reset=1),
+            _sample(
+                "GRU",
+                activations=["HardSigmoid", "ScaledTanh"],
+                activation_alpha=[0.3, 0.7],
+                activation_beta=[0.4, 0.8],
+            ),
+            _sample("GRU", clip=0.3),
+        ),
     ),
-    Op("RNN", _emit, (_sample("RNN"), _sample("RNN", direction="bidirectional"))),
+    Op(
+        "RNN",
+        _emit,
+        (
+            _sample("RNN"),
+            _sample("RNN", direction="bidirectional"),
+            _sample("RNN", lengths=_LENGTHS),
+            _sample("RNN", activations=["Affine"], activation_alpha=[0.6], activation_beta=[0.1]),
+            _sample(
+                "RNN", activations=["Elu", "ThresholdedRelu"], direction="bidirectional", activation_alpha=[0.7, 0.2]
+            ),
+            _sample("RNN", layout=1, direction="bidirectional"),
+        ),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Resize and Upsample: nearest, linear and cubic, with scales or sizes that are known at import.
+"""Resize and Upsample: nearest, linear and cubic, with or without antialiasing, with scales or sizes that are known at import.
 
 Where an axis reads and with which weights is worked out here, in double precision. An index that follows a rule becomes
 arithmetic (o // 2 for a doubled axis); any other, and the weights, become small constant tables.
@@ -13,14 +13,16 @@ from math import gcd
 import numpy as np
 
 from autofuse.ir import index as ix
+from autofuse.ir.dtype import DType
 from autofuse.ir.expr import INDEX, Expr, call, cast_to, const, select
 from autofuse.ir.graph import ValueId
+from autofuse.ir.stage import Combine
 from autofuse.ops.builder import Builder, Index, Reader
-from autofuse.ops.common import F16, F32, F64, U8, axis_in, like
+from autofuse.ops.common import F16, F32, F64, I32, U8, axis_in, like
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
 
 MOST_LOADS = 64
-"""Elements that one output may read: cubic in three dimensions."""
+"""Elements that one output may read in one step (cubic in three dimensions); what reads more is resized axis by axis."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,30 @@ def _cubic(ratio: np.ndarray, a: float) -> np.ndarray:
     return np.stack([outer(near), inner(near), inner(far), outer(far)], axis=1)
 
 
+def _smoothed(ratio: np.ndarray, scale: float, reach: int, kernel: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Weights of a kernel (of `reach` elements to each side) widened by 1 / scale, for the offsets that `_widened` gives."""
+    weights = kernel((_widened(scale, reach) - ratio[:, None]) * scale)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _widened(scale: float, reach: int) -> np.ndarray:
+    """Offsets from the element at or before a position that the widened kernel may reach."""
+    first = int(np.floor(-reach / scale)) + 1
+    return np.arange(first, 2 - first)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.clip(1 - np.abs(x), 0, 1))
+
+
+def _keys(x: np.ndarray, a: float) -> np.ndarray:
+    """The cubic kernel itself (Keys), zero beyond two elements."""
+    x = np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    return np.asarray(np.where(x <= 1, near, np.where(x < 2, far, 0.0)))
+
+
 def _axis(c: Call, n: int, out: int, scale: float, roi: tuple[float, float], old: bool) -> _Axis:
     mode = str(c.attr("mode", "nearest"))
     place = "asymmetric" if old else str(c.attr("coordinate_transformation_mode", "half_pixel"))
@@ -113,12 +139,15 @@ def _axis(c: Call, n: int, out: int, scale: float, roi: tuple[float, float], old
         return _Axis(n, _rounded(x, how, scale), None, outside)
     low = np.floor(x)
     ratio = x - low
+    # antialiasing widens the kernel where an axis shrinks, and changes nothing where it grows
+    smooth = bool(c.attr("antialias", 0)) and scale < 1
     if mode in ("linear", "bilinear"):
-        weights = np.stack([1 - ratio, ratio], axis=1)
-        positions = low[:, None] + np.arange(2)
+        weights = _smoothed(ratio, scale, 1, _triangle) if smooth else np.stack([1 - ratio, ratio], axis=1)
+        positions = low[:, None] + (_widened(scale, 1) if smooth else np.arange(2))
     elif mode == "cubic":
-        weights = _cubic(ratio, float(c.attr("cubic_coeff_a", -0.75)))
-        positions = low[:, None] + np.arange(-1, 3)
+        a = float(c.attr("cubic_coeff_a", -0.75))
+        weights = _smoothed(ratio, scale, 2, lambda x: _keys(x, a)) if smooth else _cubic(ratio, a)
+        positions = low[:, None] + (_widened(scale, 2) if smooth else np.arange(-1, 3))
     else:
         raise Unsupported(f"interpolation of mode {mode!r}")
     if c.attr("exclude_outside", 0):
@@ -197,8 +226,6 @@ def _apply(c: Call, plan: _Plan, old: bool) -> ValueId:
     x = c.input(0)
     shape, dtype = b.shape(x), b.dtype(x)
     nearest = str(c.attr("mode", "nearest")) == "nearest"
-    if not nearest and not dtype.is_float:
-        raise Unsupported("interpolation of integers")
     if 0 in shape and 0 not in plan.out:
         raise Unsupported("an empty tensor made larger")
     axes: dict[int, _Axis] = {}
@@ -207,17 +234,20 @@ def _apply(c: Call, plan: _Plan, old: bool) -> ValueId:
             axes[k] = _axis(c, n, m, s, r, old)
     if not axes:
         return x
+    work = dtype.compute if nearest else _working(dtype)
     if np.prod([a.positions.shape[1] for a in axes.values()]) > MOST_LOADS:
-        raise Unsupported("more taps than one element may read")
+        for k, a in axes.items():
+            x = _along(b, x, k, a, work)
+        axes = {k: _Axis(len(a.positions), _identity(a), None, a.outside) for k, a in axes.items()}
     tables = _Tables(b, x)
-    taps = {k: _taps(a, tables, dtype.compute.numpy) for k, a in axes.items()}
+    taps = {k: _taps(a, tables, work.numpy) for k, a in axes.items()}
     masks = {k: tables.read(a.outside) for k, a in axes.items() if a.outside is not None}
     order = list(axes)
 
     def interpolate(i: Index, read: Reader, depth: int, at: dict[int, Expr]) -> Expr:
         if depth == len(order):
             index = [at.get(k, e) for k, e in enumerate(i)]
-            return read.raw(0, index) if nearest else read(0, index)
+            return read.raw(0, index) if nearest else cast_to(read(0, index), work)
         k = order[depth]
         total: Expr | None = None
         for where, weight in taps[k]:
@@ -232,9 +262,49 @@ def _apply(c: Call, plan: _Plan, old: bool) -> ValueId:
         e = interpolate(i, read, 0, {})
         for k, mask in masks.items():
             e = select(mask(i[k], read), like(e, float(c.attr("extrapolation_value", 0.0))), e)
-        return e
+        return e if nearest or dtype.is_float else _saturated(e, dtype)
 
     return b.map(tables.inputs, plan.out, body, dtype)
+
+
+def _working(dtype: DType) -> DType:
+    """The type that interpolation computes in: integers in one that holds them."""
+    if dtype.is_float:
+        return dtype.compute
+    return DType.FLOAT32 if dtype.itemsize <= 2 else DType.FLOAT64
+
+
+def _saturated(e: Expr, dtype: DType) -> Expr:
+    """Rounded half to even, and held in the range of an integer type."""
+    if dtype is DType.BOOL:
+        raise Unsupported("interpolation of booleans")
+    low, high = (like(e, float(v)) for v in (dtype.min_value, dtype.max_value))
+    return cast_to(call("minimum", call("maximum", call("round", e), low), high), dtype)
+
+
+def _identity(axis: _Axis) -> np.ndarray:
+    return np.arange(len(axis.positions), dtype=np.int64)[:, None]
+
+
+def _along(b: Builder, x: ValueId, k: int, axis: _Axis, work: DType) -> ValueId:
+    """One axis resized: a sum over its taps, which follow one upon the other."""
+    shape = b.shape(x)
+    if axis.weights is None:
+        raise Unsupported("more taps than one element may read")
+    count = axis.weights.shape[1]
+    tables = _Tables(b, x)
+    tables.inputs.append(b.constant(np.ascontiguousarray(axis.weights.astype(work.numpy))))
+    first = axis.positions[:, 0]
+    start = tables.read(first)
+    last = const(axis.size - 1)
+
+    def body(out: Index, reduced: Index, read: Reader) -> Expr:
+        at = ix.add(cast_to(start(out[k], read), INDEX), reduced[0])
+        at = ix.minimum(ix.maximum(at, const(0)), last)
+        e = cast_to(read(0, (*out[:k], at, *out[k + 1 :])), work)
+        return call("mul", e, read(1, (out[k], reduced[0])))
+
+    return b.reduce(tables.inputs, (*shape[:k], len(first), *shape[k + 1 :]), [count], Combine.SUM, body, work)
 
 
 def _given(c: Call, k: int) -> np.ndarray | None:
@@ -265,8 +335,6 @@ def _resize(c: Call) -> Sequence[ValueId]:
         if scales is None:
             raise Unsupported("no scales are given")
         return [_apply(c, _by_scales(shape, [float(s) for s in scales], whole), old=True)]
-    if c.attr("antialias", 0):
-        raise Unsupported("antialiasing")
     given = c.attr("axes")
     axes = [axis_in(int(a), rank) for a in given] if given is not None else list(range(rank))
     crop = c.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -302,7 +370,9 @@ _X = (F32, (1, 2, 4, 6))
 
 
 def _scaled(*scales: float, dtype: str = F32, **attributes: object) -> Sample:
-    return Sample(((dtype, _X[1]), None, np.array([1, 1, *scales], np.float32)), attributes, constant=(2,))
+    low, high = (-2.0, 2.0) if dtype.startswith("float") else (0, 255)
+    inputs = ((dtype, _X[1]), None, np.array([1, 1, *scales], np.float32))
+    return Sample(inputs, attributes, low=low, high=high, constant=(2,))
 
 
 def _sized(*sizes: int, **attributes: object) -> Sample:
@@ -326,6 +396,12 @@ RESIZES: tuple[Op, ...] = (
             _sized(9, 5, mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5),
             _sized(9, 5, nearest_mode="round_prefer_ceil"),
             Sample(((U8, (1, 2, 4, 6)), None, np.array([1, 1, 2, 2], np.float32)), constant=(2,), low=0, high=255),
+            _scaled(0.6, 0.55, mode="linear", antialias=1),
+            _scaled(0.6, 0.55, mode="cubic", antialias=1, exclude_outside=1),
+            _sized(3, 13, mode="cubic", antialias=1),
+            _scaled(1.9, 0.18, mode="cubic", antialias=1),
+            _scaled(2, 0.5, dtype=U8, mode="linear"),
+            _scaled(1.5, 0.7, dtype=I32, mode="cubic"),
         ),
     ),
     Op(

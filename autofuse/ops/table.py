@@ -10,21 +10,27 @@ from autofuse.ir.dtype import DType
 from autofuse.ir.graph import ValueId
 from autofuse.ops.activation import ACTIVATIONS
 from autofuse.ops.cast import CASTS
+from autofuse.ops.columns import COLUMNS
 from autofuse.ops.convolution import CONVOLUTIONS
 from autofuse.ops.declare import Call, Op, Unsupported
 from autofuse.ops.elementwise import ELEMENTWISE
+from autofuse.ops.fourier import FOURIER
 from autofuse.ops.generator import GENERATORS
 from autofuse.ops.indexing import INDEXING
 from autofuse.ops.integer_products import INTEGER_PRODUCTS
 from autofuse.ops.linear import LINEAR
+from autofuse.ops.linear_attention import LINEAR_ATTENTION
 from autofuse.ops.microsoft import MICROSOFT
 from autofuse.ops.normalization import NORMALIZATIONS
 from autofuse.ops.padding import PADDINGS
 from autofuse.ops.pooling import POOLINGS
 from autofuse.ops.quantization import QUANTIZATIONS
+from autofuse.ops.randomness import RANDOM
 from autofuse.ops.recurrent import RECURRENT
 from autofuse.ops.reduction import REDUCTIONS
 from autofuse.ops.resize import RESIZES
+from autofuse.ops.rois import ROIS
+from autofuse.ops.sampling import SAMPLINGS
 from autofuse.ops.shaping import SHAPING
 
 
@@ -64,6 +70,12 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         RESIZES,
         QUANTIZATIONS,
         INTEGER_PRODUCTS,
+        COLUMNS,
+        FOURIER,
+        LINEAR_ATTENTION,
+        RANDOM,
+        ROIS,
+        SAMPLINGS,
         MICROSOFT,
     )
 }

@@ -15,7 +15,9 @@ from op_calls import attribute_value, close, numpy_run
 from autofuse.ops.declare import Unsupported
 from autofuse.ops.table import find
 
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "test_bernoulli_seed": "it wants the very bits of numpy's generator",
+}
 """Cases that are known to differ, and why."""
 
 PARAMETERS: dict[str, tuple[int, ...]] = {
@@ -30,6 +32,15 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
     "CumSum": (1,),
     "Trilu": (1,),
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "DFT": (1, 2),
+    "STFT": (1, 3),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "HannWindow": (0,),
+    "HammingWindow": (0,),
+    "BlackmanWindow": (0,),
 }
 """Inputs that are parameters; a model has them as initializers, the cases feed them."""
 
