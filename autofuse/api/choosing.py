@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from autofuse.devices.base import Device
-from autofuse.engine.assign import assign
-from autofuse.engine.options import heuristic_options
+from autofuse.engine import assign
 from autofuse.engine.plan import Plan, check_plan, load_plan
 from autofuse.errors import StorageError
-from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
 from autofuse.report.naming import model_stem
 from autofuse.report.places import PLAN, RUN, find_results, saved_plans
@@ -36,9 +34,7 @@ class Choice:
 
 def heuristic_plan(graph: Graph, device: Device, accuracy: str = "default") -> Plan:
     """The plan without measuring: all fused that may be, with heuristic schedules."""
-    partition = Partitioner(graph, device.target).greedy()
-    options = heuristic_options(device.target, device.threads, accuracy)
-    return assign(graph, partition, device.target, device.threads, accuracy, options, "heuristic")
+    return assign.heuristic_plan(graph, device.target, device.threads, accuracy)
 
 
 def choose(graph: Graph, device: Device, plan: Plan | str | Path | None, results: Path = RESULTS) -> Choice:

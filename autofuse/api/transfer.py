@@ -28,7 +28,7 @@ def carried(plan: Plan, old: Graph, new: Graph, device: Device) -> Plan | None:
         preferred = {
             program_of(new, r).signature: (p.family, p.algorithm, p)
             for r, p in zip(regions, planned, strict=True)
-            if p.family != "host"
+            if p.family not in ("host", "control")
         }
         heuristic = heuristic_options(device.target, device.threads, plan.accuracy)
 

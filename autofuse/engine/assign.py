@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autofuse.engine.options import Option, OptionSource, rates
+from autofuse.engine.options import Option, OptionSource, heuristic_options, rates
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import VerificationError
-from autofuse.fusion.partition import Partition
+from autofuse.fusion.partition import Partition, Partitioner
 from autofuse.fusion.region import Region, RegionProgram, Step, Tensor, program_of
 from autofuse.fusion.views import alias_of
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import load
 from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.layout import Layout
-from autofuse.ir.stage import Kind, Stage, axes_of
+from autofuse.ir.stage import Control, Stage, axes_of
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family
 from autofuse.kernels.layouts import same_memory
 
 
-def is_host(graph: Graph, region: Region) -> bool:
-    """Whether a region is a Host operator."""
-    return any(graph.nodes[n].kind is Kind.HOST for n in region.nodes)
+def stands_apart(graph: Graph, region: Region) -> bool:
+    """Whether a region is a Host or Control operator: kernels run before and after it."""
+    return any(not graph.nodes[n].kind.has_kernel for n in region.nodes)
 
 
 def reorder_program(dtype: DType, shape: tuple[int, ...]) -> RegionProgram:
@@ -63,7 +63,7 @@ def assign(
     origin: str = "",
 ) -> Plan:
     """The plan of a partition. VerificationError where a region has no option at all."""
-    problem = _Problem(graph, partition, target, threads, options)
+    problem = _Problem(graph, partition, target, threads, options, accuracy)
     choice = problem.solve()
     return Plan(
         graph.structural_hash,
@@ -74,6 +74,13 @@ def assign(
         problem.planned(choice),
         origin,
     )
+
+
+def heuristic_plan(graph: Graph, target: Target, threads: int, accuracy: str = "default") -> Plan:
+    """The plan without measuring: all fused that may be, with heuristic schedules."""
+    partition = Partitioner(graph, target).greedy()
+    options = heuristic_options(target, threads, accuracy)
+    return assign(graph, partition, target, threads, accuracy, options, "heuristic")
 
 
 def estimate_plan(graph: Graph, partition: Partition, target: Target, threads: int, options: OptionSource) -> float:
@@ -88,19 +95,29 @@ def _planned(region: Region, o: Option) -> PlannedRegion:
 
 
 def _segments(graph: Graph, regions: Sequence[Region]) -> list[int]:
-    """For each region, the number of Host regions before it."""
+    """For each region, the number of Host and Control regions before it."""
     out: list[int] = []
     count = 0
     for r in regions:
-        count += is_host(graph, r)
+        count += stands_apart(graph, r)
         out.append(count)
     return out
 
 
 class _Problem:
-    def __init__(self, graph: Graph, partition: Partition, target: Target, threads: int, options: OptionSource) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        partition: Partition,
+        target: Target,
+        threads: int,
+        options: OptionSource,
+        accuracy: str = "default",
+    ) -> None:
         self.graph = graph
         self.target = target
+        self.threads = threads
+        self.accuracy = accuracy
         self.rates = rates(target, threads)
         self.regions = partition.regions
         self.slots: list[_Slot | None] = []
@@ -109,7 +126,7 @@ class _Problem:
         self.maker: dict[ValueId, tuple[int, int]] = {}
         self.readers: dict[ValueId, list[tuple[int, int]]] = {}
         for k, region in enumerate(partition.regions):
-            if is_host(graph, region):
+            if stands_apart(graph, region):
                 self.slots.append(None)
                 continue
             program = program_of(graph, region)
@@ -125,7 +142,7 @@ class _Problem:
                     self.readers.setdefault(v, []).append((k, j))
 
     def _crossing(self) -> dict[ValueId, int]:
-        """Values that pass from one run of kernels to another over a Host region: they pass in plain layout."""
+        """Values that pass from one run of kernels to another over a Host or Control region: they pass in plain layout."""
         made: dict[ValueId, int] = dict.fromkeys(self.graph.inputs, 0)
         for k, region in enumerate(self.regions):
             made.update(dict.fromkeys(region.outputs, self.segment[k]))
@@ -133,7 +150,7 @@ class _Problem:
             v: made[v]
             for k, region in enumerate(self.regions)
             for v in region.inputs
-            if v in made and (made[v] != self.segment[k] or is_host(self.graph, region))
+            if v in made and (made[v] != self.segment[k] or stands_apart(self.graph, region))
         }
 
     def _plain_crossings(self, k: int, o: Option) -> bool:
@@ -309,12 +326,23 @@ class _Problem:
             if slot is None:
                 ins = tuple(self._plain(v) for v in region.inputs)
                 outs = tuple(self._plain(v) for v in region.outputs)
-                out.append(PlannedRegion(region, "host", "reference", ins, outs, Schedule(())))
+                out.append(self._apart(region, ins, outs))
             else:
                 out.append(_planned(region, slot.options[choice[k]]))
             for value in region.outputs:
                 out += self._reorder_regions(value, choice)
         return tuple(out)
+
+    def _apart(self, region: Region, ins: tuple[Layout, ...], outs: tuple[Layout, ...]) -> PlannedRegion:
+        """A Host region, or a Control region with heuristic plans for the graphs in it."""
+        compute = self.graph.nodes[region.nodes[0]].compute
+        if not isinstance(compute, Control):
+            return PlannedRegion(region, "host", "reference", ins, outs, Schedule(()))
+        inside = tuple(
+            None if b.graph is None else heuristic_plan(b.graph, self.target, self.threads, self.accuracy)
+            for b in compute.bodies
+        )
+        return PlannedRegion(region, "control", compute.operator.lower(), ins, outs, Schedule(()), inside)
 
     def _plain(self, v: ValueId) -> Layout:
         shape = self.graph.values[v].shape

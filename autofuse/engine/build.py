@@ -41,6 +41,17 @@ class HostCall:
     position: int
 
 
+@dataclass(frozen=True)
+class ControlCall:
+    """A region that runs graphs of its own."""
+
+    region: PlannedRegion
+    position: int
+
+
+Step = Segment | HostCall | ControlCall
+
+
 @dataclass
 class _Storage:
     value: ValueId
@@ -82,16 +93,16 @@ def variant_of(graph: Graph, planned: PlannedRegion, target: Target) -> Variant:
     return found
 
 
-def segments(graph: Graph, plan: Plan, target: Target) -> list[Segment | HostCall]:
-    """The steps of an engine: device programs, split at Host regions."""
-    out: list[Segment | HostCall] = []
+def segments(graph: Graph, plan: Plan, target: Target) -> list[Step]:
+    """The steps of an engine: device programs, split at Host and Control regions."""
+    out: list[Step] = []
     run: list[tuple[int, PlannedRegion]] = []
     for position, planned in enumerate(plan.regions):
-        if planned.family == "host":
+        if planned.family in ("host", "control"):
             if run:
                 out.append(_segment(graph, plan, run, target))
                 run = []
-            out.append(HostCall(planned, position))
+            out.append((HostCall if planned.family == "host" else ControlCall)(planned, position))
         else:
             run.append((position, planned))
     if run:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx.reference import ReferenceEvaluator
 
 from autofuse.devices.base import Device, Executable
-from autofuse.engine.build import HostCall, Segment, segments
+from autofuse.engine.build import ControlCall, HostCall, Segment, Step, segments
+from autofuse.engine.control import ControlRunner
+from autofuse.engine.log import Counted, Launched
 from autofuse.engine.plan import Plan
 from autofuse.errors import InputError, LaunchError
+from autofuse.importer import hosts
 from autofuse.ir.graph import Graph, Node, ValueId
-from autofuse.ir.stage import Host
+from autofuse.ir.stage import Control, Host
 from autofuse.loops.ir import Kernel
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A line of the launch log: a kernel by its family, or an operator that ran in onnx's reference evaluator."""
-
-    what: str
-    host: bool
 
 
 class Engine:
@@ -35,92 +27,147 @@ class Engine:
     Outputs are new arrays that belong to the caller.
     """
 
-    def __init__(self, graph: Graph, plan: Plan, device: Device, steps: list[Segment | HostCall]) -> None:
+    def __init__(self, graph: Graph, plan: Plan, device: Device, steps: list[Step]) -> None:
         self.graph = graph
         self.plan = plan
         self.device = device
         self.steps = steps
         self.executables: list[Executable | None] = []
-        self._evaluators: dict[int, ReferenceEvaluator] = {}
+        self.controls: dict[int, ControlRunner[Engine]] = {}
+        """What runs the graphs inside of control-flow nodes, by step."""
+        self.runs = 1
+        """How often this engine ran in the last run of the engine that it belongs to."""
         self._bound: dict[int, list[np.ndarray]] = {}
         self._inputs: dict[str, np.ndarray] = {}
-        self._ran: list[int] = []
+        self._ran: list[tuple[Launched, ...]] = []
+        self._lines: dict[int, tuple[Launched, ...]] = {}
 
     @staticmethod
     def build(graph: Graph, plan: Plan, device: Device) -> Engine:
-        """Lower, compile and load. Raises PlanError, CompileError or LaunchError."""
+        """Lower, compile and load, the graphs inside of control-flow nodes too. Raises PlanError, CompileError or LaunchError."""
         engine = Engine(graph, plan, device, segments(graph, plan, device.target))
         try:
-            for s in engine.steps:
+            for k, s in enumerate(engine.steps):
                 engine.executables.append(device.load(s.program) if isinstance(s, Segment) else None)
+                if isinstance(s, ControlCall):
+                    engine.controls[k] = engine._runner(s)
         except BaseException:
             engine.close()
             raise
         return engine
 
+    def _runner(self, step: ControlCall) -> ControlRunner[Engine]:
+        node = self.graph.nodes[step.region.region.nodes[0]]
+        assert isinstance(node.compute, Control)
+        known = {k: self.graph.constants[v] for k, v in enumerate(node.inputs) if v in self.graph.constants}
+        return ControlRunner(
+            node, node.compute, known, step.region.bodies, self.device, self.plan.accuracy, Engine.build
+        )
+
     # ---- facts
 
     @property
+    def counted(self) -> tuple[Counted, ...]:
+        """Every kernel launch, in the order of the steps, with those of the graphs inside of control-flow nodes."""
+        out: list[Counted] = []
+        for k, s in enumerate(self.steps):
+            if isinstance(s, Segment):
+                pairs = zip(s.program.launches, s.regions, strict=True)
+                out += [Counted(launch, position, self.runs) for launch, position in pairs]
+            elif isinstance(s, ControlCall):
+                inside = [x for e in self.controls[k].engines for x in e.counted]
+                out += [Counted(x.launch, s.position, x.times) for x in inside]
+        return tuple(out)
+
+    @property
     def launches(self) -> int:
-        """Kernel launches of one run (Host calls not counted)."""
-        return sum(len(s.program.launches) for s in self.steps if isinstance(s, Segment))
+        """Kernel launches of one run (Host calls not counted), those of the graphs inside of control-flow nodes as in the last run."""
+        return sum(x.times for x in self.counted)
 
     @property
     def region_of_launch(self) -> tuple[int, ...]:
-        """For each launch, the position of its region in the plan."""
-        return tuple(p for s in self.steps if isinstance(s, Segment) for p in s.regions)
+        """For each of the counted launches, the position of its region in the plan."""
+        return tuple(x.position for x in self.counted)
 
     @property
     def bytes_model(self) -> int:
         """Bytes that all launches move if each reads and writes every operand once."""
-        return sum(x.kernel.bytes for s in self.steps if isinstance(s, Segment) for x in s.program.launches)
+        return sum(x.launch.kernel.bytes * x.times for x in self.counted)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of one run."""
-        return sum(x.kernel.flops for s in self.steps if isinstance(s, Segment) for x in s.program.launches)
+        return sum(x.launch.kernel.flops * x.times for x in self.counted)
 
     @property
     def peak_bytes(self) -> int:
         """Bytes of activations and scratch memory (the arenas), without weights, inputs and outputs."""
-        return sum(s.program.arena_bytes for s in self.steps if isinstance(s, Segment))
+        own = sum(s.program.arena_bytes for s in self.steps if isinstance(s, Segment))
+        return own + sum(e.peak_bytes for c in self.controls.values() for e in c.engines)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of prepared constants."""
-        return sum(c.nbytes for s in self.steps if isinstance(s, Segment) for c in s.program.constants)
+        own = sum(c.nbytes for s in self.steps if isinstance(s, Segment) for c in s.program.constants)
+        return own + sum(e.weight_bytes for c in self.controls.values() for e in c.engines)
 
     @property
     def host_nodes(self) -> tuple[Node, ...]:
-        """The nodes that run outside any kernel."""
-        calls = [s for s in self.steps if isinstance(s, HostCall)]
-        return tuple(self.graph.nodes[n] for c in calls for n in c.region.region.nodes)
+        """The nodes that run outside any kernel, those inside of control-flow nodes too.
+
+        A control-flow node is one of them where it met so many shapes that the graph inside went to the host.
+        """
+        out: list[Node] = []
+        for k, s in enumerate(self.steps):
+            if isinstance(s, HostCall):
+                out += [self.graph.nodes[n] for n in s.region.region.nodes]
+            elif isinstance(s, ControlCall):
+                out += [n for e in self.controls[k].engines for n in e.host_nodes]
+                out += [self.controls[k].node] if self.controls[k].fell_back else []
+        return tuple(out)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The distinct kernels, in order of first launch."""
-        launches = (x for s in self.steps if isinstance(s, Segment) for x in s.program.launches)
-        return tuple(dict.fromkeys(x.kernel for x in launches))
+        return tuple(dict.fromkeys(x.launch.kernel for x in self.counted))
 
     @property
     def launch_log(self) -> tuple[Launched, ...]:
-        """What the last run launched, in order."""
-        return tuple(line for k in self._ran for line in self._launched(self.steps[k]))
+        """What the last run launched, in order; what branches and bodies launched stands where their control-flow node ran."""
+        return tuple(line for lines in self._ran for line in lines)
 
-    def _launched(self, step: Segment | HostCall) -> list[Launched]:
-        if isinstance(step, HostCall):
-            return [Launched(self.graph.nodes[n].op, True) for n in step.region.region.nodes]
-        return [Launched(x.kernel.family, False) for x in step.program.launches]
+    def _launched(self, k: int, step: Step) -> tuple[Launched, ...]:
+        if isinstance(step, ControlCall):
+            return tuple(self.controls[k].log)
+        if k not in self._lines:
+            if isinstance(step, HostCall):
+                self._lines[k] = tuple(Launched(self.graph.nodes[n].op, True) for n in step.region.region.nodes)
+            else:
+                self._lines[k] = tuple(Launched(x.kernel.family, False) for x in step.program.launches)
+        return self._lines[k]
 
     # ---- running
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once: {input name: array} -> {output name: array}. InputError where an input is missing or does not fit."""
+        self.forget_runs()
+        return self.run_inside(inputs)
+
+    def forget_runs(self) -> None:
+        """Begin to count runs anew, here and in the graphs inside of control-flow nodes."""
+        self.runs = 0
+        for c in self.controls.values():
+            for e in c.engines:
+                e.forget_runs()
+
+    def run_inside(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run as a part of another engine's run, which counts the runs."""
+        self.runs += 1
         known = self._feed(inputs)
         self._ran.clear()
         for k, step in enumerate(self.steps):
             self._step(k, step, known)
-            self._ran.append(k)
+            self._ran.append(self._launched(k, step))
         out: dict[str, np.ndarray] = {}
         given: set[int] = set()
         for name, v in zip(self.graph.output_names, self.graph.outputs, strict=True):
@@ -165,9 +212,13 @@ class Engine:
                 f"{expected.tolist()}, not for {array.tolist()}: make one for it, or use autofuse.load, which does so by itself"
             )
 
-    def _step(self, k: int, step: Segment | HostCall, known: dict[ValueId, Any]) -> None:
+    def _step(self, k: int, step: Step, known: dict[ValueId, Any]) -> None:
         if isinstance(step, HostCall):
-            self._host(k, step, known)
+            self._host(step, known)
+            return
+        if isinstance(step, ControlCall):
+            node = self.graph.nodes[step.region.region.nodes[0]]
+            known.update(zip(node.outputs, self.controls[k].run([known[v] for v in node.inputs]), strict=True))
             return
         executable = self.executables[k]
         assert executable is not None
@@ -188,15 +239,12 @@ class Engine:
             feeds.append(array.astype(value.dtype.numpy, copy=False))
         return feeds
 
-    def _host(self, k: int, step: HostCall, known: dict[ValueId, Any]) -> None:
+    def _host(self, step: HostCall, known: dict[ValueId, Any]) -> None:
         node = self.graph.nodes[step.region.region.nodes[0]]
         assert isinstance(node.compute, Host)
-        if k not in self._evaluators:
-            self._evaluators[k] = ReferenceEvaluator(onnx.load_model_from_string(node.compute.model))
-        feeds = {f"i{j}": known[v] for j, v in enumerate(node.inputs)}
         try:
-            results = self._evaluators[k].run(None, feeds)
-        except (ValueError, TypeError, RuntimeError, IndexError, KeyError) as error:
+            results = hosts.run(node.compute, [known[v] for v in node.inputs])
+        except hosts.FAILURES as error:
             raise LaunchError(f"the host operator {node.op} ({node.label}) failed: {error}") from error
         for v, result in zip(node.outputs, results, strict=True):
             known[v] = result
@@ -207,9 +255,16 @@ class Engine:
         """Fix the inputs for `time` and `stamps`, and run once so that every segment has its own."""
         self._inputs = dict(inputs)
         self.run(inputs)
+        self._rebind()
+
+    def _rebind(self) -> None:
+        """Fix what each program was fed last."""
         for k, executable in enumerate(self.executables):
-            if executable is not None:
+            if executable is not None and k in self._bound:
                 executable.bind(self._bound[k])
+        for c in self.controls.values():
+            for e in c.engines:
+                e._rebind()
 
     def time(self, repeats: int) -> list[int]:
         """Nanoseconds of whole runs on the bound inputs."""
@@ -223,8 +278,17 @@ class Engine:
         return out
 
     def stamps(self, repeats: int) -> np.ndarray:
-        """Nanoseconds of each launch in each run: int64 (repeats, launches)."""
-        parts = [x.stamps(repeats) for x in self.executables if x is not None]
+        """Nanoseconds of each of the counted launches in each run: int64 (repeats, launches).
+
+        A launch inside of a control-flow node is timed on what it was fed last and counts as often as it was made; 0 where it wasn't.
+        """
+        parts: list[np.ndarray] = []
+        for k, (step, x) in enumerate(zip(self.steps, self.executables, strict=True)):
+            if isinstance(step, Segment) and x is not None:
+                none = np.zeros((repeats, len(step.regions)), np.int64)
+                parts.append(self.runs * x.stamps(repeats) if self.runs else none)
+            elif k in self.controls:
+                parts += [e.stamps(repeats) for e in self.controls[k].engines]
         return np.concatenate(parts, axis=1) if parts else np.zeros((repeats, 0), np.int64)
 
     def close(self) -> None:
@@ -232,6 +296,8 @@ class Engine:
         for executable in self.executables:
             if executable is not None:
                 executable.close()
+        for c in self.controls.values():
+            c.close()
 
     def __enter__(self) -> Engine:
         return self

@@ -19,6 +19,7 @@ from autofuse.errors import PlanError, StorageError
 from autofuse.fusion.region import Region
 from autofuse.ir.graph import Graph
 from autofuse.ir.layout import Layout
+from autofuse.ir.stage import Control
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule
 from autofuse.version import __version__
@@ -30,7 +31,8 @@ FORMAT = 1
 class PlannedRegion:
     """One region with its implementation. For a Host region the family is "host" and the layouts are plain.
 
-    A region without nodes is a reorder: it copies its one value from the input layout to the output layout.
+    A region without nodes is a reorder: it copies its one value from the input layout to the output layout. The family of a Control
+    node is "control", its algorithm the operator; `bodies` are the plans of the graphs in it, None for one that is imported when it runs.
     """
 
     region: Region
@@ -39,6 +41,12 @@ class PlannedRegion:
     input_layouts: tuple[Layout, ...]
     output_layouts: tuple[Layout, ...]
     schedule: Schedule
+    bodies: tuple[Plan | None, ...] = ()
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it launches kernels of its own."""
+        return self.family not in ("host", "control", "view")
 
     @property
     def label(self) -> str:
@@ -95,6 +103,7 @@ class Plan:
 
 
 def _region_to_json(r: PlannedRegion) -> dict[str, Any]:
+    inside = [None if p is None else p._decisions() for p in r.bodies]
     return {
         "nodes": list(r.region.nodes),
         "inputs": list(r.region.inputs),
@@ -104,6 +113,7 @@ def _region_to_json(r: PlannedRegion) -> dict[str, Any]:
         "input_layouts": [x.text() for x in r.input_layouts],
         "output_layouts": [x.text() for x in r.output_layouts],
         "schedule": r.schedule.values,
+        **({"bodies": inside} if inside else {}),
     }
 
 
@@ -127,18 +137,21 @@ def plan_from_json(data: object, where: str) -> Plan:
     if data.get("format") != FORMAT:
         raise PlanError(f"{where}: plan format {data.get('format')!r} is unknown; this autofuse reads format {FORMAT}")
     try:
-        regions = tuple(_region_from_json(r) for r in data["regions"])
-        return Plan(
-            _text(data, "graph"),
-            _text(data, "device"),
-            _text(data, "arch"),
-            int(data["threads"]),
-            _text(data, "accuracy"),
-            regions,
-            str(data.get("origin", "")),
-        )
+        return _decided(data)
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"{where}: damaged plan: {type(error).__name__}: {error}; tune again") from error
+
+
+def _decided(data: Mapping[str, Any]) -> Plan:
+    return Plan(
+        _text(data, "graph"),
+        _text(data, "device"),
+        _text(data, "arch"),
+        int(data["threads"]),
+        _text(data, "accuracy"),
+        tuple(_region_from_json(r) for r in data["regions"]),
+        str(data.get("origin", "")),
+    )
 
 
 def _text(data: Mapping[str, Any], key: str) -> str:
@@ -166,7 +179,14 @@ def _region_from_json(data: Mapping[str, Any]) -> PlannedRegion:
         tuple(Layout.parse(x) for x in data["input_layouts"]),
         tuple(Layout.parse(x) for x in data["output_layouts"]),
         Schedule.of(schedule),
+        tuple(_body_from_json(p) for p in data.get("bodies", [])),
     )
+
+
+def _body_from_json(data: object) -> Plan | None:
+    if data is not None and not isinstance(data, dict):
+        raise TypeError(f"the plan of a graph inside a node must be an object, found {data!r}")
+    return None if data is None else _decided(data)
 
 
 def check_plan(plan: Plan, graph: Graph, target: Target, threads: int) -> tuple[str, ...]:
@@ -184,7 +204,22 @@ def check_plan(plan: Plan, graph: Graph, target: Target, threads: int) -> tuple[
     for r in plan.regions:
         if any(n >= len(graph.nodes) for n in r.region.nodes):
             raise PlanError(f"the plan names node {max(r.region.nodes)}, the model has {len(graph.nodes)} nodes")
+        if r.family == "control":
+            _check_bodies(r, graph, target, threads)
     warnings = []
     if plan.threads != threads:
         warnings.append(f"the plan was tuned with {plan.threads} threads and runs with {threads}")
     return tuple(warnings)
+
+
+def _check_bodies(r: PlannedRegion, graph: Graph, target: Target, threads: int) -> None:
+    compute = graph.nodes[r.region.nodes[0]].compute if r.region.nodes else None
+    if not isinstance(compute, Control) or len(compute.bodies) != len(r.bodies):
+        raise PlanError(
+            f"the plan takes nodes {r.region.nodes} for a control-flow node, which they are not; tune again"
+        )
+    for body, plan in zip(compute.bodies, r.bodies, strict=True):
+        if (body.graph is None) != (plan is None):
+            raise PlanError(f"the plan for the graphs inside node {r.region.nodes[0]} is not complete; tune again")
+        if body.graph is not None and plan is not None:
+            check_plan(plan, body.graph, target, threads)

@@ -22,6 +22,12 @@ MAX_NODES = 100
 MAX_REPEATED = 4
 """How many times as much arithmetic a fused prologue may do as on its own, where it is not dear."""
 
+APART = {
+    Kind.HOST: "it runs on the host, outside any kernel",
+    Kind.CONTROL: "it decides at run time which graph runs, or how often: the graphs inside are engines of their own",
+}
+"""Kinds of nodes that are regions of their own, and why."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -36,10 +42,11 @@ Rule = Callable[[Candidate], Verdict]
 
 
 def has_kernel(c: Candidate) -> Verdict:
-    """Host operators run on their own."""
-    bad = tuple(n for n in c.region.nodes if c.graph.nodes[n].kind is Kind.HOST)
-    if bad and len(c.region.nodes) > 1:
-        return Verdict(False, "host", "it runs on the host, outside any kernel", bad)
+    """Host operators and those that run graphs of their own are no part of a kernel."""
+    for kind, reason in APART.items():
+        bad = tuple(n for n in c.region.nodes if c.graph.nodes[n].kind is kind)
+        if bad and len(c.region.nodes) > 1:
+            return Verdict(False, kind.value, reason, bad)
     return YES
 
 
@@ -81,7 +88,7 @@ def few_nodes(c: Candidate) -> Verdict:
 
 def aligned(c: Candidate) -> Verdict:
     """All parts must share one domain (see autofuse.fusion.form)."""
-    if any(c.graph.nodes[n].kind is Kind.HOST for n in c.region.nodes):
+    if not all(c.graph.nodes[n].kind.has_kernel for n in c.region.nodes):
         return YES
     form = analyse(program_of(c.graph, c.region))
     if isinstance(form, Verdict):
@@ -150,7 +157,7 @@ def _size(form: Form, source: object) -> int:
 
 
 def _form(c: Candidate) -> Form | None:
-    if any(c.graph.nodes[n].kind is Kind.HOST for n in c.region.nodes):
+    if not all(c.graph.nodes[n].kind.has_kernel for n in c.region.nodes):
         return None
     form = analyse(program_of(c.graph, c.region))
     return form if isinstance(form, Form) else None

@@ -44,11 +44,11 @@ def edges_of(graph: Graph) -> tuple[Edge, ...]:
     """Every edge between two nodes that have kernels, in topological order of its producer."""
     found: list[Edge] = []
     for n in graph.nodes:
-        if n.kind is Kind.HOST:
+        if not n.kind.has_kernel:
             continue
         for v in n.outputs:
             for m in graph.consumers.get(v, ()):
-                if m.kind is not Kind.HOST:
+                if m.kind.has_kernel:
                     found.append(Edge(n.id, m.id, v))
     return tuple(found)
 

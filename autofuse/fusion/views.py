@@ -123,7 +123,7 @@ def is_join(graph: Graph, node: Node) -> bool:
     if node.kind is not Kind.MAP or len(node.inputs) < 2:
         return False
     if any(
-        v not in graph.producer or graph.producer[v].kind is Kind.HOST or v in graph.output_set for v in node.inputs
+        v not in graph.producer or not graph.producer[v].kind.has_kernel or v in graph.output_set for v in node.inputs
     ):
         return False
     program = program_of(graph, Region.of(graph, [node.id]))

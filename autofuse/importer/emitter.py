@@ -10,14 +10,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 from onnx.shape_inference import InferenceError
 
 from autofuse.errors import AutofuseError, ModelError, ShapeError, VerificationError
-from autofuse.importer import contents, functions, hosts, proto
+from autofuse.importer import contents, control, functions, hosts, proto
 from autofuse.importer.binding import TensorType
 from autofuse.importer.folding import fold
 from autofuse.importer.scope import Constants, Scope
 from autofuse.ir.dtype import DType, from_numpy
 from autofuse.ir.expr import Var
 from autofuse.ir.graph import Node, ValueId
-from autofuse.ir.stage import Kind, Stage
+from autofuse.ir.stage import Stage
 from autofuse.ops.builder import Builder
 from autofuse.ops.declare import Call, Unsupported
 from autofuse.ops.table import OPERATORS
@@ -45,17 +45,59 @@ class Emitter:
         """Emit those nodes that the outputs need."""
         order = proto.ordered(nodes, scope.names())
         kept, wanted = proto.live(nodes, order, set(outputs))
+        waiting: list[int] = []
+        pending: set[str] = set()
         for k in kept:
-            node = nodes[k]
-            if top:
-                self.builder.origin = k
-                self.builder.label = node.name or f"#{k}"
-            results = self._node(scope, node, tuple(bool(o) and o in wanted for o in node.output))
-            for name, v in zip(node.output, results, strict=False):
-                if name:
-                    scope.values[name] = v
-                    if v is not None:
-                        self._name(v, name)
+            names = proto.reads(nodes[k])
+            if not pending.isdisjoint(names) or any(self._is_shapeless(scope, n) for n in names):
+                waiting.append(k)
+                pending.update(o for o in nodes[k].output if o)
+            else:
+                self._one(scope, k, nodes[k], wanted, top)
+        if control.worth_deferring([nodes[k] for k in waiting], OPERATORS.keys()):
+            self._deferred(scope, [nodes[k] for k in waiting], [o for o in outputs if o in pending], waiting[0], top)
+            return
+        for k in waiting:
+            self._one(scope, k, nodes[k], wanted, top)
+
+    def _one(self, scope: Scope, k: int, node: NodeProto, wanted: set[str], top: bool) -> None:
+        self._at(k, node, top)
+        self._store(scope, node.output, self._node(scope, node, tuple(bool(o) and o in wanted for o in node.output)))
+
+    def _at(self, k: int, node: NodeProto, top: bool) -> None:
+        if top:
+            self.builder.origin = k
+            self.builder.label = node.name or f"#{k}"
+
+    def _store(self, scope: Scope, names: Sequence[str], results: Results) -> None:
+        for name, v in zip(names, results, strict=False):
+            if name:
+                scope.values[name] = v
+                if v is not None:
+                    self._name(v, name)
+
+    def _is_shapeless(self, scope: Scope, name: str) -> bool:
+        """Whether a value is a tensor whose shape shows only at run time."""
+        v = scope.lookup(name, self.constants)
+        value = None if v is None else self.builder.values[v]
+        return value is not None and value.shape is None and value.dtype is not DType.STRING
+
+    def _deferred(self, scope: Scope, nodes: Sequence[NodeProto], outputs: Sequence[str], k: int, top: bool) -> None:
+        """What waits for shapes that depend on data, as one node that is imported when they are known."""
+        self._at(k, nodes[0], top)
+        self.builder.op = control.DEFERRED
+        outputs = list(dict.fromkeys(outputs))
+        alone = self._stand_alone(scope, nodes, outputs, "its shapes depend on data")
+        made = control.emit_deferred(self, alone)
+        self.types.update(zip(made, alone.protos, strict=True))
+        self._store(scope, outputs, made)
+        self.builder.notes.append(f"{alone.where} and what follows it are imported when their shapes are known")
+
+    def inside(self, model: ModelProto) -> Emitter:
+        """An emitter for a graph inside a node of this one's model."""
+        emitter = Emitter(model)
+        emitter._calling = list(self._calling)
+        return emitter
 
     def _name(self, v: ValueId, name: str) -> None:
         value = self.builder.values[v]
@@ -95,11 +137,15 @@ class Emitter:
                 branches = proto.attributes(node)
                 return self._branch(scope, branches["then_branch" if condition.reshape(-1)[0] else "else_branch"])
         opset = scope.opsets.get(domain, scope.opsets.get("", IMPLIED_OPSET) if not domain else 1)
+        if node.op_type == "Identity" and not domain and not self._is_plain(inputs[0]):
+            return inputs  # a kernel copies plain tensors; whatever else there is need not be copied
+        if node.op_type in control.OPERATORS and not domain:
+            return self._control(scope, node, opset)
         reason, results = self._declared(node, opset, inputs, wanted)
         if results is None:
             results = self._standard(node, opset, inputs, wanted)
         if results is None:
-            results = self._host(scope, node, opset, reason)
+            results = self._host(scope, node, reason)
         return results
 
     def _local(self, body: functions.Body, node: NodeProto, inputs: Results, wanted: tuple[bool, ...]) -> Results:
@@ -181,43 +227,67 @@ class Emitter:
         except AutofuseError:
             self._rollback(mark)
             return None
-        if any(n.kind is Kind.HOST for n in self.builder.nodes[mark[1] :]):
+        if not all(n.kind.has_kernel for n in self.builder.nodes[mark[1] :]):
             self._rollback(mark)
             return None
         for k in range(mark[1], len(self.builder.nodes)):
             self.builder.nodes[k] = dataclasses.replace(self.builder.nodes[k], op=node.op_type)
         return results
 
-    def _host(self, scope: Scope, node: NodeProto, opset: int, reason: str) -> Results:
+    def _control(self, scope: Scope, node: NodeProto, opset: int) -> Results:
+        """An If, Loop or Scan with its graphs as engines of their own, or else on the host."""
+        alone = self._stand_alone(scope, [node], [o for o in node.output if o], "")
+        mark = self._mark()
+        reason, results = control.emit(self, alone, opset)
+        if results is None:
+            self._rollback(mark)
+            return self._on_host(node, alone, reason)
+        self._fold(mark[1], False)
+        return results
+
+    def _host(self, scope: Scope, node: NodeProto, reason: str) -> Results:
         """The node as a model of its own, run by onnx's reference evaluator."""
-        where = f"{self.builder.label or proto.describe(node, 0)}: {node.op_type}"
-        self._check_known(scope, node, where)
-        names = list(dict.fromkeys([i for i in node.input if i] + proto.captured(node)))
+        return self._on_host(node, self._stand_alone(scope, [node], [o for o in node.output if o], reason), reason)
+
+    def _on_host(self, node: NodeProto, alone: hosts.StandAlone, reason: str) -> Results:
+        compute = dataclasses.replace(alone.host, reason=reason)
+        mark = self._mark()
+        made = iter(self.builder.node(alone.fed, compute, [(t.dtype, t.shape) for t in alone.types]))
+        results = [next(made) if o else None for o in node.output]
+        self._fold(mark[1], False)
+        present = [v for v in results if v is not None]
+        self.types.update({v: p for v, p in zip(present, alone.protos, strict=True) if not self._is_plain(v)})
+        if any(v not in self.builder.constants for v in present):
+            self.builder.notes.append(f"{alone.where} runs on the host: {reason}")
+        return results
+
+    def _stand_alone(
+        self, scope: Scope, nodes: Sequence[NodeProto], outputs: Sequence[str], reason: str
+    ) -> hosts.StandAlone:
+        """Nodes as a model of their own."""
+        where = f"{self.builder.label or proto.describe(nodes[0], 0)}: {nodes[0].op_type}"
+        for node in nodes:
+            self._check_known(scope, node, where)
+        made = {o for n in nodes for o in n.output}
+        names = list(dict.fromkeys(i for n in nodes for i in proto.reads(n) if i not in made))
         values = {n: scope.lookup(n, self.constants) for n in names}
-        if any(v is None for v in values.values()):
-            node = _without(node, {n for n, v in values.items() if v is None})
+        left_out = {n for n, v in values.items() if v is None}
+        if left_out:
+            nodes = [_without(n, left_out) for n in nodes]
         read = {n: v for n, v in values.items() if v is not None}
         inputs = [hosts.HostInput(n, self._type(v), self.constants.opaque.get(v)) for n, v in read.items()]
-        fed = [v for v in read.values() if v not in self.constants.opaque]
-        locals_ = list(self.model.functions) if self._calls_function(node) else []
-        model = hosts.build(node, inputs, scope.opsets, locals_)
+        fed = tuple(v for v in read.values() if v not in self.constants.opaque)
+        locals_ = list(self.model.functions) if any(self._calls_function(n) for n in nodes) else []
+        model = hosts.build(nodes, outputs, inputs, scope.opsets, locals_)
         known = {k: self.builder.constants[v] for k, v in enumerate(fed) if v in self.builder.constants}
-        if (proto.domain_of(node), node.op_type) in OPERATORS:
+        if len(nodes) == 1 and (proto.domain_of(nodes[0]), nodes[0].op_type) in OPERATORS:
             try:
                 hosts.infer(model, known, strict=True)
             except InferenceError as e:
                 shapes = ", ".join(str(self.builder.values[v].shape) for v in fed)
                 raise ShapeError(f"{where} does not fit its inputs of shapes {shapes}: {e}") from e
-        compute, types, protos = hosts.make(model, known, reason, where)
-        mark = self._mark()
-        made = iter(self.builder.node(fed, compute, [(t.dtype, t.shape) for t in types]))
-        results = [next(made) if o else None for o in node.output]
-        self._fold(mark[1], False)
-        present = [v for v in results if v is not None]
-        self.types.update({v: p for v, p in zip(present, protos, strict=True) if not self._is_plain(v)})
-        if any(v not in self.builder.constants for v in present):
-            self.builder.notes.append(f"{where} runs on the host: {reason}")
-        return results
+        host, types, protos = hosts.make(model, known, reason, where)
+        return hosts.StandAlone(model, fed, host, types, protos, where)
 
     def _check_known(self, scope: Scope, node: NodeProto, where: str) -> None:
         for n in proto.walk_nodes([node]):
@@ -247,12 +317,17 @@ class Emitter:
         stage = node.compute
         if not isinstance(stage, Stage) or stage.contraction is None:
             return True
+        reads = [
+            (ld, self.builder.shape(node.inputs[ld.source])) for ld in stage.contraction if isinstance(ld.source, int)
+        ]
         return all(
-            i.extent == n
-            for ld in stage.contraction
-            if isinstance(ld.source, int)
-            for i, n in zip(ld.index, self.builder.shape(node.inputs[ld.source]), strict=True)
-            if isinstance(i, Var) and i in stage.reduce_axes
+            len(ld.index) == len(shape)
+            and all(
+                i.extent == n
+                for i, n in zip(ld.index, shape, strict=True)
+                if isinstance(i, Var) and i in stage.reduce_axes
+            )
+            for ld, shape in reads
         )
 
     # ---- folding and taking back

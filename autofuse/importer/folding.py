@@ -10,7 +10,7 @@ import numpy as np
 from autofuse.importer.hosts import fold as fold_host
 from autofuse.ir.expr import Load, Var
 from autofuse.ir.graph import Node, ValueId
-from autofuse.ir.stage import Host, Scan, Stage
+from autofuse.ir.stage import Control, Host, Scan, Stage
 from autofuse.ops.evaluate import evaluate
 from autofuse.ops.recurrent import evaluate_scan
 
@@ -32,6 +32,8 @@ def fold(node: Node, constants: Mapping[ValueId, np.ndarray]) -> list[np.ndarray
             return [_stage(stage, inputs)] if _affordable(stage, inputs) else None
         case Host() as host:
             return fold_host(host, inputs, SMALL_BYTES)
+        case Control() as control:
+            return fold_host(control.host, inputs, SMALL_BYTES)
         case Scan() as scan:
             sizes = [math.prod(s) * d.itemsize for s, d in zip(scan.shapes, scan.dtypes, strict=True)]
             return list(evaluate_scan(scan, inputs)) if sum(sizes) <= SMALL_BYTES else None

@@ -27,6 +27,7 @@ from autofuse.importer.binding import TensorType, onnx_type, type_of
 from autofuse.importer.host_operators import OVERRIDES
 from autofuse.importer.proto import domain_of, subgraphs, walk_nodes
 from autofuse.ir.dtype import from_numpy
+from autofuse.ir.graph import ValueId
 from autofuse.ir.stage import Host
 
 IR_VERSION = 10
@@ -58,18 +59,31 @@ class HostInput:
     embedded: TensorProto | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class StandAlone:
+    """Nodes as a model of their own: the values that it is fed, its Host computation and the types of what it gives."""
+
+    model: ModelProto
+    fed: tuple[ValueId, ...]
+    host: Host
+    types: Sequence[TensorType]
+    protos: Sequence[TypeProto]
+    where: str
+
+
 def tensor_type(dtype_code: int, shape: tuple[int, ...] | None) -> TypeProto:
     """A TypeProto of a dense tensor."""
     return helper.make_tensor_type_proto(dtype_code, None if shape is None else list(shape))
 
 
 def build(
-    node: NodeProto,
+    nodes: Sequence[NodeProto],
+    outputs: Sequence[str],
     inputs: Sequence[HostInput],
     opsets: Mapping[str, int],
     functions: Sequence[FunctionProto],
 ) -> ModelProto:
-    """A model that holds the node alone. Inputs become i0, i1, ...; outputs o0, o1, ..., left-out ones not counted."""
+    """A model that holds these nodes alone. Inputs become i0, i1, ...; outputs o0, o1, ...; no name of the model is left."""
     mapping: dict[str, str] = {}
     infos: list[ValueInfoProto] = []
     stored: list[TensorProto] = []
@@ -83,17 +97,12 @@ def build(
         else:
             mapping[i.name] = f"i{len(infos)}"
             infos.append(helper.make_value_info(mapping[i.name], i.type))
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    copy.name = ""
-    copy.doc_string = ""
-    copy.input[:] = [mapping[i] if i else "" for i in node.input]
-    names = iter(range(len(node.output)))
-    copy.output[:] = [f"o{next(names)}" if o else "" for o in node.output]
-    for k, g in enumerate(subgraphs(copy)):
-        _rename(g, mapping, f"s{k}_")
-    outputs = [helper.make_empty_tensor_value_info(o) for o in copy.output if o]
-    graph = helper.make_graph([copy], "host", infos, outputs, stored)
+    made = dict.fromkeys(o for n in nodes for o in n.output if o)
+    mapping |= {o: f"t{k}" for k, o in enumerate(made)}
+    mapping |= {o: f"o{k}" for k, o in enumerate(outputs)}
+    copies = [_renamed(n, mapping) for n in nodes]
+    results = [helper.make_empty_tensor_value_info(mapping[o]) for o in outputs]
+    graph = helper.make_graph(copies, "host", infos, results, stored)
     imports = [helper.make_opsetid(d, v) for d, v in sorted(opsets.items())]
     model = helper.make_model(graph, opset_imports=imports, functions=list(functions))
     model.ir_version = IR_VERSION
@@ -101,21 +110,32 @@ def build(
     return model
 
 
+def _renamed(node: NodeProto, names: Mapping[str, str], prefix: str = "") -> NodeProto:
+    """A copy of a node under other names; its subgraphs get names of their own."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.name = copy.doc_string = ""
+    copy.input[:] = [names[i] if i else "" for i in node.input]
+    copy.output[:] = [names[o] if o else "" for o in node.output]
+    for k, g in enumerate(subgraphs(copy)):
+        _rename(g, names, f"{prefix}s{k}_")
+    return copy
+
+
 def _rename(graph: GraphProto, outer: Mapping[str, str], prefix: str) -> None:
-    """Give every name of a subgraph a prefix, and captured values the names that they have outside."""
-    local = {n: prefix + n for n in _defined(graph)}
-    names = {**outer, **local}
-    for i in [*graph.input, *graph.output, *graph.value_info]:
-        i.name = names.get(i.name, prefix + i.name)
+    """Number the values of a subgraph under a prefix, and give captured values the names that they have outside."""
+    names = {**outer, **{n: f"{prefix}{k}" for k, n in enumerate(dict.fromkeys(_defined(graph)))}}
+    graph.name, graph.doc_string = prefix, ""
+    del graph.value_info[:]
+    for i in [*graph.input, *graph.output]:
+        i.name = names[i.name]
     for t in graph.initializer:
         t.name = names[t.name]
     for s in graph.sparse_initializer:
         s.values.name = names[s.values.name]
-    for n in graph.node:
-        n.input[:] = [names[i] if i else "" for i in n.input]
-        n.output[:] = [names[o] if o else "" for o in n.output]
-        for k, g in enumerate(subgraphs(n)):
-            _rename(g, names, f"{prefix}{k}_")
+    nodes = [_renamed(n, names, f"{prefix}{k}_") for k, n in enumerate(graph.node)]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _defined(graph: GraphProto) -> Iterator[str]:

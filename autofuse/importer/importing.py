@@ -6,16 +6,19 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from onnx import GraphProto, ModelProto
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, TypeProto
 
 from autofuse.errors import ModelError
-from autofuse.importer import contents, proto, rules
-from autofuse.importer.binding import bind, dims_of, type_of
+from autofuse.importer import contents, proto
+from autofuse.importer.binding import TensorType, bind, dims_of, type_of
+from autofuse.importer.bodies import emit_body, finish
 from autofuse.importer.emitter import IMPLIED_OPSET, Emitter
-from autofuse.importer.literals import inline_literals
-from autofuse.importer.rebuild import compact
 from autofuse.importer.scope import Scope
-from autofuse.ir.graph import Graph, ValueId, verify
+from autofuse.ir.dtype import DType, from_numpy
+from autofuse.ir.graph import Graph, ValueId
+from autofuse.ir.stage import Body
 
 
 def import_model(
@@ -51,8 +54,36 @@ def import_model(
             raise ModelError(f"the graph output {name!r} is of an element type that cannot be given out")
         made.append((name, v))
     _declare_outputs(emitter, model.graph, [v for _, v in made])
-    graph = compact(inline_literals(emitter.builder.graph(made), emitter.constants.literals))
-    return verify(rules.simplify(graph) if simplify else graph)
+    return finish(emitter, made, simplify)
+
+
+def body_graph(body: Body, inputs: Sequence[Any], known: Mapping[int, np.ndarray]) -> Graph:
+    """The graph of a body for what it is given: its own where the types are those that were known, else imported for them.
+
+    `known` are inputs, by position, that are constants. Raises an AutofuseError where the body does not fit these types.
+    """
+    if body.graph is not None and suits(body.graph, dict(zip(body.names, inputs, strict=True))):
+        return body.graph
+    model = onnx.load_model_from_string(body.model)
+    types = [_met(i.type, x) for i, x in zip(model.graph.input, inputs, strict=True)]
+    return emit_body(Emitter(model), types, known)
+
+
+def suits(graph: Graph, inputs: Mapping[str, Any]) -> bool:
+    """Whether a graph inside a node was made for the types of these inputs, by name."""
+    for v in graph.inputs:
+        value = graph.values[v]
+        given = inputs[value.name]
+        if isinstance(given, np.ndarray) and (given.shape != value.shape or given.dtype != value.dtype.numpy):
+            return False
+    return True
+
+
+def _met(declared: TypeProto, given: Any) -> TensorType:
+    if not isinstance(given, np.ndarray):
+        return type_of(declared)
+    dtype = from_numpy(given.dtype)
+    return TensorType(dtype, None if dtype is DType.STRING else given.shape)
 
 
 def defaults(model: ModelProto) -> frozenset[str]:

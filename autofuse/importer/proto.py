@@ -37,19 +37,16 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 def captured(node: NodeProto) -> list[str]:
     """Outer values that a node's subgraphs read, each once, in order of first use."""
-    found: dict[str, None] = {}
-    for g in subgraphs(node):
-        inner = {i.name for i in g.input} | {t.name for t in g.initializer}
-        inner |= {t.values.name for t in g.sparse_initializer}
-        made = {o for n in g.node for o in n.output}
-        for n in g.node:
-            for name in [*n.input, *captured(n)]:
-                if name and name not in inner and name not in made:
-                    found[name] = None
-        for o in g.output:
-            if o.name not in inner and o.name not in made:
-                found[o.name] = None
-    return list(found)
+    return list(dict.fromkeys(name for g in subgraphs(node) for name in free_names(g)))
+
+
+def free_names(graph: GraphProto) -> list[str]:
+    """Outer values that a subgraph reads, each once, in order of first use."""
+    inner = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    inner |= {t.values.name for t in graph.sparse_initializer}
+    inner |= {o for n in graph.node for o in n.output}
+    read = [name for n in graph.node for name in [*n.input, *captured(n)]] + [o.name for o in graph.output]
+    return [name for name in dict.fromkeys(read) if name and name not in inner]
 
 
 def reads(node: NodeProto) -> list[str]:

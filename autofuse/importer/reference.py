@@ -9,9 +9,11 @@ import numpy as np
 
 from autofuse.errors import InputError
 from autofuse.importer import hosts
+from autofuse.importer.importing import body_graph
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph, Node, Value, ValueId
-from autofuse.ir.stage import Host, Scan, Stage
+from autofuse.ir.stage import Body, Control, Host, Scan, Stage
+from autofuse.ops.control_flow import run_control
 from autofuse.ops.evaluate import evaluate
 from autofuse.ops.recurrent import evaluate_scan
 
@@ -61,6 +63,18 @@ def _run(graph: Graph, node: Node, inputs: Sequence[Any], wide: bool) -> list[An
             return hosts.run(host, narrow)
         case Scan() as scan:
             return list(evaluate_scan(scan, inputs, wide))
+        case Control() as control:
+            narrow = [_narrowed(graph.values[v], x) for v, x in zip(node.inputs, inputs, strict=True)]
+            return run_control(control, narrow, lambda k, given: _run_body(control.bodies[k], given, wide))
+
+
+def _run_body(body: Body, inputs: Sequence[Any], wide: bool) -> list[Any]:
+    """A graph inside a node; what it gives is rounded to its types, since it may be carried on to the next step."""
+    graph = body_graph(body, inputs, {})
+    given = {graph.values[v].name for v in graph.inputs}
+    named = {n: x for n, x in zip(body.names, inputs, strict=True) if n in given}
+    found = run_reference(graph, named, wide)
+    return [_narrowed(graph.values[v], y) for v, y in zip(graph.outputs, found, strict=True)]
 
 
 def _narrowed(value: Value, x: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from autofuse.errors import VerificationError
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Load
-from autofuse.ir.stage import Compute, Host, Kind, Scan, Stage, inputs_of
+from autofuse.ir.stage import Compute, Control, Host, Kind, Scan, Stage, inputs_of
 
 ValueId = int
 NodeId = int
@@ -32,7 +32,7 @@ SMALL_CONSTANT = 16
 class Value:
     """A tensor of the graph. `name` is for people and for the model's inputs and outputs; it is never a key inside.
 
-    `shape` is None only for outputs of Host nodes whose shape depends on data, and for sequences and optionals.
+    `shape` is None only for outputs of Host and Control nodes whose shape depends on data, and for sequences and optionals.
     `declared` are the dimensions that the model itself states, symbols among them; `shape` is what they are bound to. None where the
     model states nothing.
     """
@@ -178,7 +178,22 @@ class Graph:
             array = np.ascontiguousarray(self.constants[v])
             h.update(str(array.dtype).encode())
             h.update(array.tobytes() if array.dtype != object else repr(array.tolist()).encode())
+        for n in self.nodes:
+            if isinstance(n.compute, Control):
+                for b in n.compute.bodies:
+                    h.update(b.graph.weights_digest.encode() if b.graph is not None else b.model)
         return h.hexdigest()
+
+    @cached_property
+    def host_nodes(self) -> tuple[Node, ...]:
+        """Every node that runs on the host, those inside branches and bodies (as far as they are known) too."""
+        found: list[Node] = []
+        for n in self.nodes:
+            if n.kind is Kind.HOST:
+                found.append(n)
+            elif isinstance(n.compute, Control):
+                found += [inner for g in n.compute.graphs for inner in g.host_nodes]
+        return tuple(found)
 
     def text(self) -> str:
         """A stable, readable listing: one line a node."""
@@ -190,6 +205,10 @@ class Graph:
             ins = ", ".join(f"%{v}" + ("c" if v in self.constants else "") for v in n.inputs)
             outs = ", ".join(f"%{v} {self.values[v].dtype.value}{list(self.values[v].shape or ())}" for v in n.outputs)
             lines.append(f"  {n.id:4} {outs} = {n.op}({ins})  {n.kind.value}")
+            if isinstance(n.compute, Control):
+                for b in n.compute.bodies:
+                    inner = b.graph.text() if b.graph is not None else "graph, known once its shapes are"
+                    lines += ["       " + line for line in inner.splitlines()]
         lines.append("  out " + ", ".join(f"%{v}" for v in self.outputs))
         return "\n".join(lines)
 
@@ -219,10 +238,28 @@ def verify(graph: Graph) -> Graph:
             case Scan() | Host() as other:
                 if len(other.dtypes) != len(n.outputs):
                     raise VerificationError(f"{where} declares {len(other.dtypes)} outputs, has {len(n.outputs)}")
+            case Control() as control:
+                _verify_control(n, control, where)
     for v in graph.outputs:
         if v not in defined:
             raise VerificationError(f"graph output {v} is never made")
     return graph
+
+
+def _verify_control(n: Node, control: Control, where: str) -> None:
+    if not len(control.dtypes) == len(control.shapes) == len(control.results) == len(n.outputs):
+        raise VerificationError(f"{where} declares {len(control.results)} outputs, has {len(n.outputs)}")
+    if any(k is not None and not 0 <= k < len(n.inputs) for k in control.arguments):
+        raise VerificationError(f"{where} has {len(n.inputs)} inputs, its arguments are {control.arguments}")
+    for b in control.bodies:
+        if len(b.captures) > len(b.names) or any(not 0 <= k < len(n.inputs) for k in b.captures):
+            raise VerificationError(f"{where} has {len(n.inputs)} inputs, a graph in it captures {b.captures}")
+        if b.graph is None:
+            continue
+        verify(b.graph)
+        unknown = {b.graph.values[v].name for v in b.graph.inputs} - set(b.names)
+        if unknown or len(b.graph.outputs) != len(b.outputs):
+            raise VerificationError(f"{where}: a graph in it has other inputs or outputs than it declares")
 
 
 def _verify_stage(graph: Graph, n: Node, stage: Stage, where: str) -> None:

@@ -1,8 +1,8 @@
 """Stages: what one node computes, as a scalar expression over axes.
 
 A Map gives every output element as an expression of input elements. A Reduce combines such an expression over extra axes
-(a whole axis or a window). A Contract is a Reduce whose body is a product of two loads summed up. Scan and Host stand for
-what is no expression: a recurrence along an axis, and an operator that runs in onnx's reference evaluator.
+(a whole axis or a window). A Contract is a Reduce whose body is a product of two loads summed up. Scan, Host and Control stand for
+what is no expression: a recurrence along an axis, an operator that runs in onnx's reference evaluator, and one that runs graphs of its own.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import enum
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Expr, Load, Var, count_flops, loads, to_text, var
+
+if TYPE_CHECKING:
+    from autofuse.ir.graph import Graph
 
 
 class Kind(enum.StrEnum):
@@ -24,6 +28,12 @@ class Kind(enum.StrEnum):
     CONTRACT = "contract"
     SCAN = "scan"
     HOST = "host"
+    CONTROL = "control"
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a kernel computes it; Host and Control nodes stand apart, and kernels run before and after them."""
+        return self not in (Kind.HOST, Kind.CONTROL)
 
 
 class Combine(enum.StrEnum):
@@ -151,7 +161,63 @@ class Host:
         return f"host {self.model.hex()}"
 
 
-Compute = Stage | Scan | Host
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A graph inside a Control node: a branch of If, the body of Loop or Scan, or a part whose shapes show late.
+
+    `model` is a serialised ModelProto that stands alone. Its inputs, `names`, are first those that the operator hands to it, then the
+    values that it captures; `captures` are the positions of these among the node's inputs. `outputs` are the types of its outputs, with
+    0 for a dimension that is not known. `graph` is the body imported for the shapes that were known, with captured constants in place;
+    None where some shape shows only at run time. `digest` stands for the model without its weights.
+    """
+
+    model: bytes
+    names: tuple[str, ...]
+    captures: tuple[int, ...]
+    outputs: tuple[tuple[DType, tuple[int, ...]], ...]
+    graph: Graph | None
+    digest: str
+
+    def text(self) -> str:
+        known = f"graph {self.graph.structural_hash}" if self.graph is not None else f"late {self.digest}"
+        return f"{known} captures {self.captures}"
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """An operator that runs graphs: If, Loop, Scan, or Deferred, which is a part of the model whose shapes depend on data.
+
+    `arguments` tell, for each of the operator's inputs, its position among the node's inputs (None: left out); captured values come
+    among them too. `results` tell, for each output of the node, which of the operator's outputs it is. `attributes` are the operator's
+    own; `autofuse.ops.control_flow` says what they mean. `host` is the same operator for onnx's reference evaluator.
+    """
+
+    operator: str
+    bodies: tuple[Body, ...]
+    arguments: tuple[int | None, ...]
+    results: tuple[int, ...]
+    shapes: tuple[tuple[int, ...] | None, ...]
+    dtypes: tuple[DType, ...]
+    attributes: tuple[tuple[str, tuple[int, ...]], ...]
+    host: Host
+    flops: int = 0
+    kind: Kind = field(default=Kind.CONTROL, init=False)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Those of its bodies that are known."""
+        return tuple(b.graph for b in self.bodies if b.graph is not None)
+
+    def attribute(self, name: str) -> tuple[int, ...]:
+        """An attribute by name."""
+        return dict(self.attributes)[name]
+
+    def text(self) -> str:
+        bodies = "; ".join(b.text() for b in self.bodies)
+        return f"control {self.operator} {self.arguments} {self.results} {self.attributes} [{bodies}]"
+
+
+Compute = Stage | Scan | Host | Control
 
 
 def axes_of(shape: tuple[int, ...], prefix: str = "i") -> tuple[Var, ...]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from autofuse.devices.base import Device
 from autofuse.devices.cache import content_key
 from autofuse.engine.build import variant_of
-from autofuse.engine.plan import Plan
+from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import AutofuseError
 from autofuse.ir.graph import Graph
+from autofuse.ir.stage import Control
 from autofuse.kernels.families import lower
 from autofuse.loops.ir import Kernel
 from autofuse.measure.bench import Choice, layouts_text
@@ -73,6 +74,11 @@ def compile_plan(device: Device, graph: Graph, plan: Plan) -> Opened | None:
     for r in plan.regions:
         if r.family == "host":
             continue
+        if r.family == "control":
+            failed = _compile_bodies(device, graph, r)
+            if failed is not None:
+                return failed
+            continue
         try:
             variant = variant_of(graph, r, device.target)
             for x in lower(variant, r.schedule, device.target).launches:
@@ -82,4 +88,14 @@ def compile_plan(device: Device, graph: Graph, plan: Plan) -> Opened | None:
     for (_, label), result in zip(kernels.items(), device.compile(list(kernels)), strict=True):
         if isinstance(result, Exception):
             return Opened(Status.COMPILE_FAILED, f"{label}: {result}")
+    return None
+
+
+def _compile_bodies(device: Device, graph: Graph, r: PlannedRegion) -> Opened | None:
+    """Compile the plans of the graphs inside a node; what failed, or None."""
+    compute = graph.nodes[r.region.nodes[0]].compute
+    for body, plan in zip(compute.bodies if isinstance(compute, Control) else (), r.bodies, strict=True):
+        failed = compile_plan(device, body.graph, plan) if body.graph is not None and plan is not None else None
+        if failed is not None:
+            return failed
     return None

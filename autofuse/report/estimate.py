@@ -75,7 +75,7 @@ def estimate(graph: Graph, target: Target, threads: int, accuracy: str = "defaul
         seconds = sum(
             engine_options.estimate(variant_of(graph, r, target), target, threads)
             for r in plan.regions
-            if r.family not in ("host", "view")
+            if r.has_kernels
         )
         cost = structure.plan_cost(graph, plan, target)
         return Case(name, plan, cost, seconds, len(partition.regions)), dict(partition.refusals)
@@ -96,7 +96,7 @@ def estimate(graph: Graph, target: Target, threads: int, accuracy: str = "defaul
         unfused,
         greedy,
         table,
-        tuple(f"{n.op}#{n.id}" for n in graph.nodes if n.kind.value == "host"),
+        tuple(f"{n.op}#{n.id}" for n in graph.host_nodes),
     )
 
 

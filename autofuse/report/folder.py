@@ -147,7 +147,7 @@ def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str
         "weights": outcome.graph.weights_digest,
         "nodes": len(outcome.graph.nodes),
         "onnx_nodes": len({n.origin for n in outcome.graph.nodes}),
-        "host_nodes": [f"{n.op}#{n.id}" for n in outcome.graph.nodes if n.kind.value == "host"],
+        "host_nodes": [f"{n.op}#{n.id}" for n in outcome.graph.host_nodes],
         "shapes": {name: list(dims) for name, dims in outcome.shapes.items()},
         "accuracy": outcome.accuracy,
         "threads": outcome.threads,

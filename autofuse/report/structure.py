@@ -38,12 +38,12 @@ class Cost:
 def cost_of(graph: Graph, planned: PlannedRegion, target: Target) -> Cost:
     """The cost of a planned region, from the kernels that it lowers to.
 
-    A Host region and one of another version of autofuse have no kernels here: their bytes are those of their plain inputs
+    A Host or Control region and one of another version of autofuse have no kernels here: their bytes are those of their plain inputs
     and outputs.
     """
     plain = sum(graph.values[v].nbytes for v in (*planned.region.inputs, *planned.region.outputs))
     flops = sum(graph.nodes[n].compute.flops for n in planned.region.nodes)
-    if planned.family == "host":
+    if planned.family in ("host", "control"):
         return Cost(0, plain, flops)
     try:
         variant = variant_of(graph, planned, target)
@@ -74,7 +74,7 @@ def operators_text(graph: Graph, nodes: Sequence[NodeId], most: int = 6) -> str:
 
 def kind_of(graph: Graph, nodes: Sequence[NodeId]) -> str:
     """The heaviest kind of work among some nodes."""
-    order = (Kind.HOST, Kind.SCAN, Kind.CONTRACT, Kind.REDUCE, Kind.MAP)
+    order = (Kind.HOST, Kind.CONTROL, Kind.SCAN, Kind.CONTRACT, Kind.REDUCE, Kind.MAP)
     kinds = {graph.nodes[n].kind for n in nodes}
     return next((k.value for k in order if k in kinds), Kind.MAP.value)
 
@@ -114,8 +114,8 @@ def region_table(
 
 
 def _bound_name(p: PlannedRegion, cost: Cost, rates: Calibration) -> str:
-    if p.family == "host":
-        return "host"
+    if p.family in ("host", "control"):
+        return p.family
     return bound(cost.bytes, cost.flops, cost.launches, rates) if cost.launches else "none"
 
 

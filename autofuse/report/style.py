@@ -45,6 +45,7 @@ KIND_MARKS = {
     "map": Mark(GREEN, "s", "element-wise"),
     "scan": Mark(PURPLE, "D", "recurrence"),
     "host": Mark(GREY, "X", "host"),
+    "control": Mark(SKY, "P", "control flow"),
 }
 
 _RC: Any = {

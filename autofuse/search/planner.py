@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autofuse.engine.assign import assign, is_host
+from autofuse.engine.assign import assign
 from autofuse.engine.build import variant_of
 from autofuse.engine.options import estimate
 from autofuse.engine.plan import Plan, PlannedRegion
@@ -71,11 +71,7 @@ class Planner:
 
     def kernels(self, plan: Plan) -> list[tuple[PlannedRegion, RegionProgram]]:
         """The planned regions that have kernels of their own: no Host regions, reorders or views."""
-        return [
-            (r, self.program(r.region))
-            for r in plan.regions
-            if r.region.nodes and r.family not in ("host", "view") and not is_host(self.graph, r.region)
-        ]
+        return [(r, self.program(r.region)) for r in plan.regions if r.region.nodes and r.has_kernels]
 
     def weights(self, plan: Plan) -> dict[str, tuple[RegionProgram, float]]:
         """For each signature of a plan its program and the seconds that it holds in all its places."""
@@ -105,7 +101,7 @@ class Planner:
         """The sum of the plan's kernels and reorders."""
         total = 0.0
         for r in plan.regions:
-            if r.family in ("host", "view"):
+            if not r.has_kernels:
                 continue
             if r.region.nodes:
                 total += self.cost(r, self.program(r.region))[0]
@@ -117,7 +113,7 @@ class Planner:
         """The kernels of a plan with the seconds that their regions took in place: the median over equal ones."""
         found: dict[tuple[str, Schedule], tuple[Variant, list[float]]] = {}
         for r, ns in zip(plan.regions, region_ns, strict=True):
-            if not r.region.nodes or r.family in ("host", "view") or ns <= 0:
+            if not r.region.nodes or not r.has_kernels or ns <= 0:
                 continue
             v = variant_of(self.graph, r, self.bench.target)
             found.setdefault((v.key, r.schedule), (v, []))[1].append(ns * 1e-9)

@@ -68,7 +68,7 @@ def step_of(graph: Graph, plan: Plan, unfused: Partition, heuristic: Plan | None
 def uses_tolerant(graph: Graph, plan: Plan, target: Target) -> bool:
     """Whether a plan has an algorithm that rounds more than the direct one."""
     for r in plan.regions:
-        if r.family in ("host", "view"):
+        if not r.has_kernels:
             continue
         try:
             if variant_of(graph, r, target).tolerant:

@@ -288,7 +288,7 @@ def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:
     kernels = dict.fromkeys(
         x.kernel
         for r in plan.regions
-        if r.family != "host"
+        if r.family not in ("host", "control")
         for x in lower(variant_of(graph, r, device.target), r.schedule, device.target).launches
     )
     compiled = device.compile(list(kernels))

@@ -239,7 +239,7 @@ def test_if_with_a_constant_condition_is_inlined(taken: bool) -> None:
     assert ops(graph) == ["Relu", "Exp" if taken else "Neg", "Add"]
 
 
-def test_if_on_data_runs_on_the_host_and_captures_are_uses() -> None:
+def test_captures_of_an_if_on_data_are_uses() -> None:
     nodes = [
         node("Relu", ["x"], ["a"]),
         node("If", ["c"], ["b"], then_branch=branch("then", "Exp"), else_branch=branch("else", "Neg")),
@@ -248,13 +248,13 @@ def test_if_on_data_runs_on_the_host_and_captures_are_uses() -> None:
     m = model(nodes, [info("x", (3,)), info("c", (), BOOL)], ["y"])
     for flag in (True, False):
         graph = check(m, given={"x": random(3), "c": np.array(flag)})
-    host = next(n for n in graph.nodes if n.kind is Kind.HOST)
-    assert len(host.inputs) == 3
-    assert graph.values[host.outputs[0]].shape == (3,)
-    assert kinds(graph) == [Kind.MAP, Kind.HOST, Kind.MAP]
+    control = next(n for n in graph.nodes if n.kind is Kind.CONTROL)
+    assert len(control.inputs) == 3
+    assert graph.values[control.outputs[0]].shape == (3,)
+    assert kinds(graph) == [Kind.MAP, Kind.CONTROL, Kind.MAP]
 
 
-def test_loop_runs_on_the_host() -> None:
+def test_loop_runs_a_graph_of_its_own() -> None:
     body = helper.make_graph(
         [
             helper.make_node("Add", ["v", "x"], ["v_out"]),
@@ -266,8 +266,9 @@ def test_loop_runs_on_the_host() -> None:
     )
     m = model([node("Loop", ["n", "", "x"], body=body)], {"x": (3,)}, ["y"], {"n": np.array(4)})
     graph = check(m)
-    assert Kind.HOST in kinds(graph)
-    assert noted(graph, "Loop", "host")
+    assert kinds(graph) == [Kind.CONTROL]
+    assert graph.values[graph.outputs[0]].shape == (3,)
+    assert graph.host_nodes == ()
 
 
 # ---- the host
@@ -282,10 +283,10 @@ def test_host_nodes_stand_alone() -> None:
     assert kinds(graph) == [Kind.HOST, Kind.MAP]
 
 
-def test_behind_an_unknown_shape_all_is_host() -> None:
+def test_behind_an_unknown_shape_all_waits_for_it() -> None:
     nodes = [node("NonZero", ["x"], ["i"]), node("Cast", ["i"], ["f"], to=F32), node("Relu", ["f"])]
     graph = check(model(nodes, {"x": (3, 4)}, ["y"]))
-    assert kinds(graph) == [Kind.HOST] * 3
+    assert kinds(graph) == [Kind.HOST, Kind.CONTROL]
     assert graph.values[graph.outputs[0]].shape is None
 
 

@@ -136,7 +136,7 @@ class ReplayBench:
         status = self.plan_fault(plan)
         total, launches = 0.0, 0
         for r in plan.regions:
-            if r.family in ("host", "view"):
+            if not r.has_kernels:
                 continue
             v = variant_of(self.graph, r, self.target)
             if self.fault(v, r.schedule) is not Status.OK:

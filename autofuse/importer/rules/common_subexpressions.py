@@ -7,12 +7,12 @@ from collections.abc import Hashable
 from autofuse.importer.rebuild import Edit, canonical
 from autofuse.importer.rules.base import Refusal, RuleResult, where
 from autofuse.ir.graph import SMALL_CONSTANT, Graph, Node
-from autofuse.ir.stage import Host
+from autofuse.ir.stage import Control, Host
 
 
 def apply(graph: Graph) -> RuleResult:
-    """Host nodes are refused: they may be random. Equal small integer constants are merged as well; learned values are not
-    compared, so that a fine-tuned model keeps its structure."""
+    """Host nodes are refused: they may be random; so may graphs inside nodes. Equal small integer constants are merged as
+    well; learned values are not compared, so that a fine-tuned model keeps its structure."""
     edit = Edit(graph)
     applied = _constants(graph, edit)
     seen: dict[Hashable, Node] = {}
@@ -21,6 +21,8 @@ def apply(graph: Graph) -> RuleResult:
     for n in graph.nodes:
         inputs, compute = canonical([edit.resolve(v) for v in n.inputs], n.compute)
         key = (inputs, compute)
+        if isinstance(compute, Control):
+            continue
         if isinstance(compute, Host):
             if key in hosts:
                 refusals.append((where(n), f"it repeats {where(hosts[key])}, but runs on the host"))
