@@ -124,8 +124,8 @@ def loop_until(trip_count: bool = False) -> Case:
     return Case(model(nodes, inputs, ["y", "same", "sums"], constants), feeds)
 
 
-def loop_that_grows(steps: int) -> Case:
-    """The carried value is longer after every step."""
+def loop_that_grows(steps: int, known: bool = False) -> Case:
+    """The carried value is longer after every step; the number of steps is fed, or known."""
     body = graph(
         [
             node("Concat", ["v", "x"], ["v_next"], axis=0),
@@ -136,8 +136,54 @@ def loop_that_grows(steps: int) -> Case:
         [info("go_on", (), BOOL), info("v_next", (None, 3)), info("s", ())],
     )
     nodes = [node("Loop", ["trips", "", "x"], ["g", "sums"], body=body), node("Exp", ["g"], ["y"])]
-    constants = {"trips": np.array(steps)}
-    return Case(model(nodes, {"x": (2, 3)}, ["y", "sums"], constants), [{"x": numbers(2, 3, seed=7)}])
+    trips = {"trips": np.array(steps)}
+    x = {"x": numbers(2, 3, seed=7)}
+    if known:
+        return Case(model(nodes, {"x": (2, 3)}, ["y", "sums"], trips), [x])
+    return Case(model(nodes, [info("x", (2, 3)), info("trips", (), I64)], ["y", "sums"]), [x | trips])
+
+
+def scan_of_batches(lengths: Sequence[int] | None) -> Case:
+    """Scan as it was in opset 8: sequences of several lengths, one of them backwards."""
+    body = graph(
+        [node("Add", ["state", "p"], ["k"]), node("Mul", ["k", "q"], ["out"])],
+        [info("state", (2,)), info("p", (2,)), info("q", (2,))],
+        [info("k", (2,)), info("out", (2,))],
+    )
+    scan = node(
+        "Scan",
+        ["lengths" if lengths else "", "s0", "x", "z"],
+        ["state", "y"],
+        body=body,
+        num_scan_inputs=2,
+        directions=[0, 1],
+    )
+    given = {"s0": numbers(3, 2, seed=1), "x": numbers(3, 4, 2, seed=2), "z": numbers(3, 4, 2, seed=3)}
+    inputs = [info(k, a.shape) for k, a in given.items()]
+    if lengths:
+        given["lengths"] = np.array(lengths)
+        inputs.append(info("lengths", (3,), I64))
+    return Case(model([scan], inputs, ["state", "y"], opset=8), [given])
+
+
+def loop_that_cuts(steps: int) -> Case:
+    """Every step reads the rows at its index; the condition is carried on, so that it holds for every step."""
+    body = graph(
+        [
+            node("Unsqueeze", ["i", "zero"], ["begin"]),
+            node("Add", ["begin", "one"], ["end"]),
+            node("Slice", ["x", "begin", "end"], ["row"]),
+            node("Add", ["v", "row"], ["v_next"]),
+            node("Identity", ["go"], ["go_on"]),
+            node("Neg", ["v_next"], ["seen"]),
+        ],
+        [info("i", (), I64), info("go", (), BOOL), info("v", (1, 3))],
+        [info("go_on", (), BOOL), info("v_next", (1, 3)), info("seen", (1, 3))],
+        {"zero": np.array([0]), "one": np.array([1])},
+    )
+    nodes = [node("Loop", ["trips", "go0", "start"], ["last", "all"], body=body), node("Relu", ["all"], ["y"])]
+    constants = {"trips": np.array(steps), "go0": np.array(True), "start": np.zeros((1, 3), np.float32)}
+    return Case(model(nodes, {"x": (5, 3)}, ["y", "last"], constants), [{"x": numbers(5, 3, seed=8)}])
 
 
 def scan_both_ways() -> Case:
@@ -205,7 +251,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "loop until": loop_until,
     "loop until or a count": lambda: loop_until(trip_count=True),
     "loop that grows": lambda: loop_that_grows(4),
+    "loop that grows, written out": lambda: loop_that_grows(4, known=True),
+    "loop that cuts": lambda: loop_that_cuts(5),
     "scan both ways": scan_both_ways,
+    "scan of batches": lambda: scan_of_batches(None),
+    "scan of batches of several lengths": lambda: scan_of_batches([2, 4, 1]),
     "after nonzero": after_nonzero,
 }
 """Models without a Host node but for what chooses by data."""

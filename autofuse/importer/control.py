@@ -125,9 +125,7 @@ class _Maker:
             case "Loop":
                 inside, found, attributes = self._loop(arguments)
             case _:
-                if opset < BATCHED_SCAN:
-                    raise _Refused("Scan of opset 8 works on batches")
-                inside, found, attributes = self._scan(arguments)
+                inside, found, attributes = self._scan(arguments, opset < BATCHED_SCAN)
         if all(b.graph is not None and b.graph.nodes and not _has_kernels(b.graph) for b in inside):
             raise _Refused(f"nothing inside {self.node.op_type} has a kernel")
         asked = [bool(o) for o in self.node.output]
@@ -181,10 +179,16 @@ class _Maker:
         known = self.builder.parameter(self.alone.fed[argument])
         return known is not None and known.size == 1 and bool(known.reshape(-1)[0])
 
-    def _scan(self, arguments: Sequence[int | None]) -> tuple[tuple[Body, ...], list[_Shaped], Attributes]:
+    def _scan(
+        self, arguments: Sequence[int | None], batched: bool
+    ) -> tuple[tuple[Body, ...], list[_Shaped], Attributes]:
         scanned = int(self.attributes["num_scan_inputs"])
-        types = [self._type(k) for k in arguments]
-        states, tensors = types[: len(types) - scanned], types[len(types) - scanned :]
+        types = [self._type(k) for k in (arguments[1:] if batched else arguments)]
+        batch = {t.shape[0] if t.shape else None for t in types} if batched else set()
+        if len(batch) > 1 or None in batch:
+            raise _Refused("the batches of Scan are not known or not of one size")
+        rows = [TensorType(t.dtype, t.shape[1:] if batched and t.shape else t.shape) for t in types]
+        states, tensors = rows[: len(rows) - scanned], rows[len(rows) - scanned :]
         axes = self._listed("scan_input_axes", scanned)
         axes = [a if a >= 0 or t.shape is None else a + len(t.shape) for a, t in zip(axes, tensors, strict=True)]
         slices = [
@@ -204,10 +208,14 @@ class _Maker:
             whole = list(shape)
             whole.insert(axis % (len(shape) + 1), next(iter(lengths), 0))
             found.append(_Shaped(dtype, tuple(whole) if inner is not None and lengths else None))
+        if batched:
+            front = tuple(n for n in batch if n is not None)
+            found = [_Shaped(f.dtype, None if f.shape is None else (*front, *f.shape)) for f in found]
         attributes = {
             "scanned": [scanned],
+            "batched": [int(batched)],
             "input_axes": axes,
-            "input_directions": self._listed("scan_input_directions", scanned),
+            "input_directions": self._listed("directions" if batched else "scan_input_directions", scanned),
             "output_axes": joined,
             "output_directions": self._listed("scan_output_directions", count),
         }

@@ -14,10 +14,11 @@ from autofuse.importer import contents, control, functions, hosts, proto
 from autofuse.importer.binding import TensorType
 from autofuse.importer.folding import fold
 from autofuse.importer.scope import Constants, Scope
+from autofuse.importer.unrolling import unrolled
 from autofuse.ir.dtype import DType, from_numpy
 from autofuse.ir.expr import Var
 from autofuse.ir.graph import Node, ValueId
-from autofuse.ir.stage import Stage
+from autofuse.ir.stage import Control, Stage
 from autofuse.ops.builder import Builder
 from autofuse.ops.declare import Call, Unsupported
 from autofuse.ops.table import OPERATORS
@@ -239,6 +240,14 @@ class Emitter:
         alone = self._stand_alone(scope, [node], [o for o in node.output if o], "")
         mark = self._mark()
         reason, results = control.emit(self, alone, opset)
+        late = any(isinstance(n.compute, Control) and not n.compute.graphs for n in self.builder.nodes[mark[1] :])
+        if node.op_type == "Loop" and late:
+            self._rollback(mark)
+            written_out = unrolled(self, scope, node, opset)
+            if written_out is not None:
+                return written_out
+            self._rollback(mark)
+            reason, results = control.emit(self, alone, opset)
         if results is None:
             self._rollback(mark)
             return self._on_host(node, alone, reason)

@@ -6,7 +6,8 @@ If           arguments: condition; bodies: then, else
 Loop         arguments: trip count, condition (either may be left out), carried values; body: index, condition, carried values ->
              condition, carried values, slices. Attributes: index_shape and condition_shape, as the body wants them.
 Scan         arguments: states, scanned tensors; body: states, slices -> states, slices. Attributes: scanned (how many), input_axes,
-             input_directions, output_axes, output_directions.
+             input_directions, output_axes, output_directions, batched (1 below opset 9: lengths of the sequences come first, and
+             everything has a batch axis in front).
 Deferred     no arguments, all is captured; body: a part of the model
 
 In each case what a body captures follows its own inputs.
@@ -71,14 +72,27 @@ def _loop(control: Control, given: Sequence[Any], inputs: Sequence[Any], run: Ru
 
 def _scan(control: Control, given: Sequence[Any], inputs: Sequence[Any], run: RunBody) -> list[Any]:
     (scanned,) = control.attribute("scanned")
-    states, tensors = list(given[: len(given) - scanned]), given[len(given) - scanned :]
-    turned = [
-        np.moveaxis(x, axis, 0)[::-1] if backward else np.moveaxis(x, axis, 0)
-        for x, axis, backward in zip(
-            tensors, control.attribute("input_axes"), control.attribute("input_directions"), strict=True
-        )
-    ]
     captured = _captured(control.bodies[0], inputs)
+    if control.attribute("batched")[0]:
+        return _batches(control, given[0], list(given[1 : len(given) - scanned]), given[-scanned:], captured, run)
+    ways = zip(
+        given[len(given) - scanned :],
+        control.attribute("input_axes"),
+        control.attribute("input_directions"),
+        strict=True,
+    )
+    turned = [_along(np.moveaxis(x, axis, 0), backward) for x, axis, backward in ways]
+    return _steps(control, list(given[: len(given) - scanned]), turned, captured, run)
+
+
+def _along(x: np.ndarray, backward: int) -> np.ndarray:
+    return x[::-1] if backward else x
+
+
+def _steps(
+    control: Control, states: list[Any], turned: Sequence[np.ndarray], captured: Sequence[Any], run: RunBody
+) -> list[Any]:
+    """States and joined slices after all steps over tensors that are scanned along their first axis."""
     slices: list[Sequence[Any]] = []
     for k in range(len(turned[0])):
         results = run(0, [*states, *(np.asarray(x[k]) for x in turned), *captured])
@@ -90,6 +104,21 @@ def _scan(control: Control, given: Sequence[Any], inputs: Sequence[Any], run: Ru
         parts = [s[j] for s in slices]
         out.append(_joined(control, parts[::-1] if backward else parts, len(states) + j, axis))
     return out
+
+
+def _batches(
+    control: Control, lengths: Any, states: list[Any], tensors: Sequence[Any], captured: Sequence[Any], run: RunBody
+) -> list[Any]:
+    """Opset 8: everything has a batch axis in front; what is joined of a shorter sequence is filled with zeros."""
+    full = tensors[0].shape[1]
+    rows: list[list[Any]] = []
+    for b in range(tensors[0].shape[0]):
+        n = full if lengths is None else int(lengths[b])
+        turned = [_along(x[b, :n], d) for x, d in zip(tensors, control.attribute("input_directions"), strict=True)]
+        row = _steps(control, [np.asarray(s[b]) for s in states], turned, captured, run)
+        padded = [np.pad(y, [(0, full - n), *[(0, 0)] * (y.ndim - 1)]) for y in row[len(states) :]]
+        rows.append([*row[: len(states)], *padded])
+    return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
 def _joined(control: Control, parts: Sequence[Any], output: int, axis: int) -> np.ndarray:

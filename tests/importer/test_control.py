@@ -16,9 +16,12 @@ from tests.control_models import (
     branches_of_other_shapes,
     graph,
     if_on_data,
+    loop_that_cuts,
     loop_that_grows,
     loop_until,
+    loop_with_an_if,
     scan_both_ways,
+    scan_of_batches,
 )
 from tests.importer.importer_models import BOOL, I64, check, info, kinds, model, node, onnxruntime
 
@@ -117,21 +120,30 @@ def test_a_value_that_grows_is_imported_when_it_runs() -> None:
     assert found.shapes == (None, None)
 
 
+def test_short_loops_of_changing_shapes_are_written_out() -> None:
+    g = import_model(loop_that_grows(4, known=True).model)
+    assert Kind.CONTROL not in kinds(g)
+    assert [g.values[v].shape for v in g.outputs] == [(10, 3), (4,)]
+    g = import_model(loop_that_cuts(5).model)
+    assert set(kinds(g)) == {Kind.MAP}
+    assert g.values[g.outputs[0]].shape == (5, 1, 3)
+
+
+def test_long_loops_are_not_written_out() -> None:
+    assert Kind.CONTROL in kinds(import_model(loop_that_grows(100, known=True).model))
+
+
+def test_a_body_that_fits_every_step_is_not_written_out() -> None:
+    assert [n.op for n in import_model(loop_with_an_if().model).nodes].count("Loop") == 1
+    assert control(import_model(loop_until(trip_count=True).model)).operator == "Loop"
+
+
 def test_scan_has_shapes_along_its_axes() -> None:
     assert control(import_model(scan_both_ways().model)).shapes == ((5,), (5, 4), (4, 5))
+    assert control(import_model(scan_of_batches(None).model)).shapes == ((3, 2), (3, 4, 2))
 
 
 # ---- the host
-
-
-def test_batches_of_the_old_scan_stay_on_the_host() -> None:
-    body = graph(
-        [node("Add", ["s", "p"], ["t"])], [info("s", (2,)), info("p", (2,))], [info("t", (2,)), info("t", (2,))]
-    )
-    scan = node("Scan", ["", "s0", "x"], ["s", "y"], body=body, num_scan_inputs=1)
-    g = import_model(model([scan], {"s0": (1, 2), "x": (1, 3, 2)}, ["y"], opset=8))
-    (host,) = (n.compute for n in g.nodes if isinstance(n.compute, Host))
-    assert "batches" in host.reason
 
 
 def test_sequences_inside_stay_on_the_host() -> None:
