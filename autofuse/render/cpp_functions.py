@@ -24,6 +24,8 @@ def scalar_cast(text: str, source: DType, target: DType) -> str:
         text = f"{decoder(source)}<{TYPES[source]}>({text})"
     if target is DType.BOOL:
         return f"({text} != 0)"
+    if target is DType.FLOAT16 and source is DType.FLOAT64:
+        text = f"af_to_odd<double>({text})"  # a float would be rounded twice
     if target in CODED:
         return f"{encoder(target)}<{TYPES[target.compute]}>({text})"
     return f"(({TYPES[target]}){text})"

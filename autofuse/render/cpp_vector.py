@@ -107,7 +107,9 @@ def _cast(w: ExpressionWriter, a: Expr, target: DType, mode: Mode) -> Value:
         return Value(f"({text} != 0)", vector=True, mask=source.itemsize)
     if target in CODED:
         wide = vector_type(target.compute, n)
-        if source is not target.compute:
+        if target is DType.FLOAT16 and source is DType.FLOAT64:
+            text = f"af_to_odd<{vector_type(source, n)}>({text})"  # a float would be rounded twice
+        elif source is not target.compute:
             text = f"af_convert<{wide}>({text})"
         return Value(f"{encoder(target)}<{wide}>({text})", vector=True)
     return Value(text if TYPES[source] == TYPES[target] else f"af_convert<{kind}>({text})", vector=True)

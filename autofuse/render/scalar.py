@@ -126,7 +126,7 @@ def cast_text(text: str, source: DType, target: DType, dialect: ScalarDialect) -
     if target.is_narrow:
         return f"(({dialect.types[target]})({dialect.types[target.compute]}){text})"
     if target is DType.FLOAT16:
-        return f"af_to_half((float){text})"
+        return f"af_to_half(af_to_odd({text}))" if source is DType.FLOAT64 else f"af_to_half((float){text})"
     if target is DType.BFLOAT16:
         return f"af_to_bfloat((float){text})"
     return f"(({dialect.types[target]}){text})"

@@ -155,6 +155,47 @@ def test_other_types_by_way_of_what_is_computed_in(run: Run) -> None:
 
 
 @runs
+def test_casts_among_the_other_types(run: Run) -> None:
+    """Integers out of range wrap around, whatever is not zero is true (NaN too), and integers of any width round to floats."""
+    wide = [t for t in DType if t is not DType.STRING and not t.is_narrow]
+    rng = np.random.default_rng(9)
+    xs = []
+    for t in wide:
+        if t.is_float:
+            x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-7, -3.0, 0.5, 100.0])
+        else:
+            low, high = int(t.min_value), int(t.max_value)
+            drawn = rng.integers(low, high, 60, dtype=t.numpy if t.is_integer else np.int64, endpoint=True)
+            x = np.array([0, 1, low, high, high - 1, high // 2 + 1, *map(int, drawn)], object)
+        with np.errstate(all="ignore"):
+            xs.append(np.resize(x.astype(t.numpy), 512))
+    pairs = [(k, u) for k, t in enumerate(wide) for u in wide if not (t.is_float and u.is_integer)]
+    values: list[Value] = [(k, lambda x, u=u: cast_to(x, u), u) for k, u in pairs]
+    for (k, u), got in zip(pairs, run(xs, wide, values), strict=True):
+        with np.errstate(all="ignore"):
+            want = xs[k].astype(u.numpy)
+        if u.is_float:
+            got, want = got.astype(np.float64), want.astype(np.float64)
+        np.testing.assert_array_equal(got, want, f"{wide[k]} to {u}")
+
+
+@runs
+def test_a_double_is_rounded_to_a_half_once(run: Run) -> None:
+    """By way of a float, what lies a little above the middle of two halves would go to the even one."""
+    halves = np.arange(0x7C00, dtype=np.uint16)[::61].view(np.float16).astype(np.float64)
+    middles = (halves[1:] + halves[:-1]) / 2
+    edges = np.concatenate([halves, middles, [65519.99999999, 65520, 1e300, 2.0**-25, 1e-320, np.inf, np.nan]])
+    near = np.concatenate([edges, edges * (1 + 2.0**-40), edges * (1 - 2.0**-40)])
+    x = np.resize(np.concatenate([near, -near]), -(-2 * len(near) // 512) * 512)
+    (got,) = run([x], [F64], [(0, lambda x: cast_to(x, DType.FLOAT16), DType.FLOAT16)])
+    with np.errstate(all="ignore"):
+        want = x.astype(np.float16)
+    finite = ~np.isnan(x)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
+    np.testing.assert_array_equal(got.view(np.uint16)[finite], want.view(np.uint16)[finite])
+
+
+@runs
 def test_literals_selects_and_arithmetic(run: Run) -> None:
     """A function of narrow values computes in the wide type and rounds once; literals are exact."""
     f8, i4 = DType.FLOAT8E5M2, DType.INT4

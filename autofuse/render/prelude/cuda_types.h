@@ -39,6 +39,13 @@ struct __align__(2) af_bfloat {
   AF_DEVICE explicit af_bfloat(float x) : bits(af_float_to_bfloat_bits(x)) {}
 };
 
+// A double cut off to a float whose last bit says whether something is missing: rounding that further is rounding once.
+AF_DEVICE float af_to_odd(double x) {
+  const float f = (float)x;
+  if ((double)f == x || x != x) return f;
+  return af_bits_to_float((af_float_to_bits(f) - (fabs((double)f) > fabs(x) ? 1u : 0u)) | 1u);
+}
+
 AF_DEVICE float af_to_float(af_half x) { return af_half_bits_to_float(x.bits); }
 AF_DEVICE float af_to_float(af_bfloat x) { return af_bfloat_bits_to_float(x.bits); }
 AF_DEVICE af_half af_to_half(float x) { return af_half(x); }

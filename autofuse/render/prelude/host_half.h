@@ -40,6 +40,18 @@ template <class F> AF af_like<F, uint16_t> af_half_bits_from_float(F f) {
   return af_convert<H>(magnitude | sign);
 }
 
+// a double cut off to a float whose last bit says whether something is missing: rounding that further is rounding once
+template <class D> AF af_like<D, float> af_to_odd(D d) {
+  if constexpr (af_shape<D>::scalar) {
+    const float f = (float)d;
+    if ((double)f == d || d != d) return f;
+    const int32_t bits = af_as<int32_t>(f) - ((double)__builtin_fabsf(f) > __builtin_fabs(d));
+    return af_as<float>((int32_t)(bits | 1));
+  } else {
+    return af_lanes<af_like<D, float>>([&](int64_t l) { return af_to_odd((double)d[l]); });
+  }
+}
+
 #if defined(__F16C__) && !defined(__clang__)
 typedef short af_s8 __attribute__((vector_size(16)));
 typedef short af_s16 __attribute__((vector_size(32)));
