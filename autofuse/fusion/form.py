@@ -21,6 +21,13 @@ from autofuse.ir.stage import Combine, Kind, Stage
 
 Index = tuple[Expr, ...]
 
+ALONE = {
+    Kind.SCAN: "a recurrence is computed on its own",
+    Kind.SCATTER: "writes at computed places need their output's initial values in memory before and are read only when all are done",
+    Kind.SORT: "a sort compares the elements of whole rows again and again",
+}
+"""Why computations of a kind share a kernel with nothing else."""
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -80,10 +87,12 @@ def analyse(program: RegionProgram) -> Form | Verdict:
     """The form of a region, or the Verdict that says why it has none. Verdict nodes are step positions."""
     anchors = [k for k, s in enumerate(program.steps) if s.kind is not Kind.MAP]
     kinds = {program.steps[k].kind for k in anchors}
-    if kinds & {Kind.SCAN, Kind.HOST}:
+    alone = [k for k in anchors if not isinstance(program.steps[k].stage, Stage)]
+    if alone:
+        kind = program.steps[alone[0]].kind
         if len(program.steps) > 1:
-            return Verdict(False, "scan", "a recurrence is computed on its own", tuple(anchors))
-        return Form(program, Kind.SCAN, (), (), (), ())
+            return Verdict(False, kind.value, ALONE[kind], tuple(alone))
+        return Form(program, kind, (), (), (), ())
     if Kind.CONTRACT in kinds and len(anchors) > 1:
         return Verdict(False, "contractions", "a contraction shares no kernel with another reduction", tuple(anchors))
     return _Analysis(program, anchors).run()

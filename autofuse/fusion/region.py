@@ -9,7 +9,7 @@ from functools import cached_property
 
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph, NodeId, ValueId
-from autofuse.ir.stage import Kind, Scan, Stage
+from autofuse.ir.stage import Alone, Kind, Stage
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Tensor:
 class Step:
     """A stage with its operands as local numbers: inputs come first, then the results of the steps, in order."""
 
-    stage: Stage | Scan
+    stage: Stage | Alone
     operands: tuple[int, ...]
 
     @property
@@ -86,7 +86,7 @@ class Step:
 class RegionProgram:
     """A region without its graph: no names, no value numbers, no weights. Equal layers give equal programs.
 
-    Local numbers: 0 .. len(inputs)-1 are the inputs; every step then defines one number per output (a Stage one, a Scan several).
+    Local numbers: 0 .. len(inputs)-1 are the inputs; every step then defines one number per output (a Stage one, others perhaps several).
     """
 
     inputs: tuple[Tensor, ...]
@@ -149,7 +149,7 @@ def program_of(graph: Graph, region: Region) -> RegionProgram:
     number = len(tensors)
     for n in region.nodes:
         node = graph.nodes[n]
-        if not isinstance(node.compute, Stage | Scan):
+        if not isinstance(node.compute, Stage | Alone):
             raise TypeError(f"node {n} ({node.op}) is {node.kind}: it has no kernel")
         steps.append(Step(node.compute, tuple(local[v] for v in node.inputs)))
         for v in node.outputs:

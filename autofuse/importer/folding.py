@@ -10,9 +10,9 @@ import numpy as np
 from autofuse.importer.hosts import fold as fold_host
 from autofuse.ir.expr import Load, Var
 from autofuse.ir.graph import Node, ValueId
-from autofuse.ir.stage import Control, Host, Scan, Stage
+from autofuse.ir.stage import Control, Host, Stage
+from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.evaluate import evaluate
-from autofuse.ops.recurrent import evaluate_scan
 
 SMALL_BYTES = 16 << 20
 GROWTH = 8
@@ -34,9 +34,9 @@ def fold(node: Node, constants: Mapping[ValueId, np.ndarray]) -> list[np.ndarray
             return fold_host(host, inputs, SMALL_BYTES)
         case Control() as control:
             return fold_host(control.host, inputs, SMALL_BYTES)
-        case Scan() as scan:
-            sizes = [math.prod(s) * d.itemsize for s, d in zip(scan.shapes, scan.dtypes, strict=True)]
-            return list(evaluate_scan(scan, inputs)) if sum(sizes) <= SMALL_BYTES else None
+        case alone:
+            sizes = [math.prod(s) * d.itemsize for s, d in zip(alone.shapes, alone.dtypes, strict=True)]
+            return list(evaluate_alone(alone, inputs)) if sum(sizes) <= SMALL_BYTES else None
 
 
 def _affordable(stage: Stage, inputs: Sequence[np.ndarray]) -> bool:

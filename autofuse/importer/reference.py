@@ -12,10 +12,10 @@ from autofuse.importer import hosts
 from autofuse.importer.importing import body_graph
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph, Node, Value, ValueId
-from autofuse.ir.stage import Body, Control, Host, Scan, Stage
+from autofuse.ir.stage import Body, Control, Host, Stage
+from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.control_flow import run_control
 from autofuse.ops.evaluate import evaluate
-from autofuse.ops.recurrent import evaluate_scan
 
 
 def run_reference(graph: Graph, inputs: Mapping[str, Any], wide: bool = False) -> list[Any]:
@@ -61,11 +61,11 @@ def _run(graph: Graph, node: Node, inputs: Sequence[Any], wide: bool) -> list[An
         case Host() as host:
             narrow = [_narrowed(graph.values[v], x) for v, x in zip(node.inputs, inputs, strict=True)]
             return hosts.run(host, narrow)
-        case Scan() as scan:
-            return list(evaluate_scan(scan, inputs, wide))
         case Control() as control:
             narrow = [_narrowed(graph.values[v], x) for v, x in zip(node.inputs, inputs, strict=True)]
             return run_control(control, narrow, lambda k, given: _run_body(control.bodies[k], given, wide))
+        case alone:
+            return list(evaluate_alone(alone, inputs, wide))
 
 
 def _run_body(body: Body, inputs: Sequence[Any], wide: bool) -> list[Any]:

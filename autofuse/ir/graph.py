@@ -17,8 +17,8 @@ import numpy as np
 
 from autofuse.errors import VerificationError
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Load
-from autofuse.ir.stage import Compute, Control, Host, Kind, Scan, Stage, inputs_of
+from autofuse.ir.expr import Load, loads
+from autofuse.ir.stage import Alone, Compute, Control, Host, Kind, Scatter, Stage, inputs_of
 
 ValueId = int
 NodeId = int
@@ -235,11 +235,13 @@ def verify(graph: Graph) -> Graph:
         match n.compute:
             case Stage() as stage:
                 _verify_stage(graph, n, stage, where)
-            case Scan() | Host() as other:
-                if len(other.dtypes) != len(n.outputs):
-                    raise VerificationError(f"{where} declares {len(other.dtypes)} outputs, has {len(n.outputs)}")
+            case Host() as host:
+                if len(host.dtypes) != len(n.outputs):
+                    raise VerificationError(f"{where} declares {len(host.dtypes)} outputs, has {len(n.outputs)}")
             case Control() as control:
                 _verify_control(n, control, where)
+            case alone:
+                _verify_alone(graph, n, alone, where)
     for v in graph.outputs:
         if v not in defined:
             raise VerificationError(f"graph output {v} is never made")
@@ -270,8 +272,23 @@ def _verify_stage(graph: Graph, n: Node, stage: Stage, where: str) -> None:
         raise VerificationError(
             f"{where} computes {stage.dtype.value}{stage.shape}, its value is {out.dtype.value}{out.shape}"
         )
-    for ld in inputs_of(stage):
-        if not isinstance(ld, Load) or not isinstance(ld.source, int) or not 0 <= ld.source < len(n.inputs):
+    _verify_loads(graph, n, inputs_of(stage), where)
+
+
+def _verify_alone(graph: Graph, n: Node, alone: Alone, where: str) -> None:
+    made = [(graph.values[v].dtype, graph.values[v].shape) for v in n.outputs]
+    declared = list(zip(alone.dtypes, alone.shapes, strict=True))
+    if made != declared:
+        raise VerificationError(f"{where} declares outputs {declared}, has {made}")
+    if isinstance(alone, Scatter):
+        _verify_loads(graph, n, [ld for e in alone.expressions for ld in loads(e)], where)
+        if len(alone.index) != len(alone.axes):
+            raise VerificationError(f"{where} writes at {len(alone.index)} indices in {len(alone.axes)} dimensions")
+
+
+def _verify_loads(graph: Graph, n: Node, found: Iterable[Load], where: str) -> None:
+    for ld in found:
+        if not isinstance(ld.source, int) or not 0 <= ld.source < len(n.inputs):
             raise VerificationError(f"{where} loads from {ld.source!r}, which is no input slot")
         source = graph.values[n.inputs[ld.source]]
         if source.dtype is not ld.dtype or len(source.dims) != len(ld.index):

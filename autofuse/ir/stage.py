@@ -1,8 +1,9 @@
 """Stages: what one node computes, as a scalar expression over axes.
 
 A Map gives every output element as an expression of input elements. A Reduce combines such an expression over extra axes
-(a whole axis or a window). A Contract is a Reduce whose body is a product of two loads summed up. Scan, Host and Control stand for
-what is no expression: a recurrence along an axis, an operator that runs in onnx's reference evaluator, and one that runs graphs of its own.
+(a whole axis or a window). A Contract is a Reduce whose body is a product of two loads summed up. What is no expression of its
+output's position has a type of its own: recurrences and running sums, writes at computed indices, sorting, determinants; an operator that
+runs in onnx's reference evaluator (Host), and one that runs graphs of its own (Control).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Kind(enum.StrEnum):
     REDUCE = "reduce"
     CONTRACT = "contract"
     SCAN = "scan"
+    SCATTER = "scatter"
+    SORT = "sort"
     HOST = "host"
     CONTROL = "control"
 
@@ -125,7 +128,7 @@ def _operand(e: Expr) -> Load | None:
 
 @dataclass(frozen=True)
 class Scan:
-    """A recurrence along the first axis: the gates of an LSTM, GRU or RNN, or a running sum or product.
+    """A recurrence along the first axis: the gates of an LSTM, GRU or RNN.
 
     `cell` names it; the meaning of the inputs and outputs is that of `autofuse.kernels.scan` and
     `autofuse.ops.recurrent`, which document them side by side. `attributes` are plain data and part of every signature.
@@ -217,7 +220,157 @@ class Control:
         return f"control {self.operator} {self.arguments} {self.results} {self.attributes} [{bodies}]"
 
 
-Compute = Stage | Scan | Host | Control
+@dataclass(frozen=True)
+class Scatter:
+    """Writes at computed indices: out = initial; then out[index] = combine(out[index], value) for one update after the other.
+
+    `initial` is an expression over `axes`, the output's; `index` (an entry an axis of the output) and `value` are expressions over
+    `updates`. Updates are applied in row-major order of `updates`; where several hit one element they combine in that order, and without a
+    `combine` (sum, product, maximum or minimum) the last one wins. An index must lie inside the output: whoever builds a Scatter sees to it.
+    Each step is rounded to `dtype`.
+    """
+
+    axes: tuple[Var, ...]
+    initial: Expr
+    updates: tuple[Var, ...]
+    index: tuple[Expr, ...]
+    value: Expr
+    dtype: DType
+    combine: Combine | None = None
+    kind: Kind = field(default=Kind.SCATTER, init=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(a.extent or 0 for a in self.axes)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.shape,)
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        return (self.dtype,)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Everything that reads the inputs."""
+        return (self.initial, *self.index, self.value)
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of the initial values and of all updates."""
+        points = math.prod(a.extent or 0 for a in self.updates)
+        each = count_flops(self.value) + (1 if self.combine is not None and self.dtype.is_float else 0)
+        return math.prod(self.shape) * count_flops(self.initial) + points * each
+
+    def text(self) -> str:
+        """A stable text form (the canonical one that signatures hash)."""
+        dims = ", ".join(f"{a.name}<{a.extent}" for a in self.axes)
+        over = ", ".join(f"{a.name}<{a.extent}" for a in self.updates)
+        at = ", ".join(to_text(e) for e in self.index)
+        how = self.combine.value if self.combine is not None else "last"
+        start = to_text(self.initial)
+        return f"scatter[{dims}]:{self.dtype.value} from {start}, {how} [{over}] at [{at}] {to_text(self.value)}"
+
+
+@dataclass(frozen=True)
+class Sort:
+    """The first `count` elements of every row along `axis` of the one input, in order; outputs: the elements, their positions (int64).
+
+    The order is descending where `largest`, else ascending. NaN counts as greater than any number, as numpy sorts it; equal elements
+    come in the order of their positions.
+    """
+
+    source: tuple[int, ...]
+    dtype: DType
+    axis: int
+    count: int
+    largest: bool
+    kind: Kind = field(default=Kind.SORT, init=False)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        made = (*self.source[: self.axis], self.count, *self.source[self.axis + 1 :])
+        return (made, made)
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        return (self.dtype, DType.INT64)
+
+    @property
+    def flops(self) -> int:
+        """Comparisons of a sort by merging."""
+        n = self.source[self.axis]
+        return math.prod(self.source) * max(n - 1, 0).bit_length()
+
+    def text(self) -> str:
+        return f"sort {self.dtype.value}{self.source} along {self.axis} first {self.count} {'falling' if self.largest else 'rising'}"
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running sums or products along an axis of the one input, of the input's shape and type.
+
+    `exclusive` leaves an element's own value out; `reverse` runs from the end. Half types are carried in float32.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    axis: int
+    combine: Combine
+    exclusive: bool = False
+    reverse: bool = False
+    kind: Kind = field(default=Kind.SCAN, init=False)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.shape,)
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        return (self.dtype,)
+
+    @property
+    def flops(self) -> int:
+        return math.prod(self.shape)
+
+    def text(self) -> str:
+        how = f"{'exclusive' if self.exclusive else 'inclusive'} {'reverse' if self.reverse else 'forward'}"
+        return f"running {self.combine.value} {self.dtype.value}{self.shape} along {self.axis} {how}"
+
+
+@dataclass(frozen=True)
+class Determinant:
+    """The determinants of the square matrices in the last two dimensions of the one input, at least 1 x 1.
+
+    Gaussian elimination with partial pivoting (Golub and Van Loan, Matrix Computations, 3.4); half types are computed in float32.
+    """
+
+    source: tuple[int, ...]
+    dtype: DType
+    kind: Kind = field(default=Kind.SCAN, init=False)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.source[:-2],)
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        return (self.dtype,)
+
+    @property
+    def flops(self) -> int:
+        n = self.source[-1]
+        return math.prod(self.source[:-2]) * (2 * n**3 // 3 + n)
+
+    def text(self) -> str:
+        return f"determinant {self.dtype.value}{self.source}"
+
+
+Alone = Scan | Scatter | Sort | Running | Determinant
+"""Computations with kernels that share them with nothing else. All have `shapes`, `dtypes`, `flops`, `kind` and `text()`."""
+
+Compute = Stage | Alone | Host | Control
 
 
 def axes_of(shape: tuple[int, ...], prefix: str = "i") -> tuple[Var, ...]:

@@ -13,12 +13,20 @@ from autofuse.ir.target import Target
 from autofuse.kernels.base import Family, Lowered, Schedule, Variant
 from autofuse.kernels.contract_cuda import ContractCuda
 from autofuse.kernels.contract_host import ContractHost
+from autofuse.kernels.determinant_cuda import DeterminantCuda
+from autofuse.kernels.determinant_host import DeterminantHost
 from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.map_host import MapHost
 from autofuse.kernels.reduce_cuda import ReduceCuda
 from autofuse.kernels.reduce_host import ReduceHost
+from autofuse.kernels.running_cuda import RunningCuda
+from autofuse.kernels.running_host import RunningHost
 from autofuse.kernels.scan_cuda import ScanCuda
 from autofuse.kernels.scan_host import ScanHost
+from autofuse.kernels.scatter_cuda import ScatterCuda
+from autofuse.kernels.scatter_host import ScatterHost
+from autofuse.kernels.sort_cuda import SortCuda
+from autofuse.kernels.sort_host import SortHost
 from autofuse.kernels.space import Spaces
 from autofuse.kernels.view import View
 from autofuse.kernels.winograd_host import WinogradHost
@@ -28,11 +36,19 @@ FAMILIES: tuple[Family, ...] = (
     MapHost(),
     ReduceHost(),
     ScanHost(),
+    RunningHost(),
+    ScatterHost(),
+    SortHost(),
+    DeterminantHost(),
     ContractHost(),
     WinogradHost(),
     MapCuda(),
     ReduceCuda(),
     ScanCuda(),
+    RunningCuda(),
+    ScatterCuda(),
+    SortCuda(),
+    DeterminantCuda(),
     ContractCuda(),
 )
 """Every family; each offers variants only for targets that it is made for."""

@@ -18,7 +18,7 @@ from autofuse.fusion.region import RegionProgram, Step
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Const, Expr, Load, walk
 from autofuse.ir.graph import Graph
-from autofuse.ir.stage import Scan, Stage
+from autofuse.ir.stage import Alone, Scatter, Stage
 
 _POSITIVE = frozenset({"log", "sqrt", "acosh"})
 _UNIT = frozenset({"asin", "acos", "atanh"})
@@ -45,7 +45,7 @@ ANYTHING = Range(-math.inf, math.inf)
 
 def steps_of(graph: Graph) -> list[tuple[Step, tuple[int, ...]]]:
     """All kernels' steps of a graph with value numbers as operands and the numbers of their results (Host nodes left out)."""
-    return [(Step(n.compute, n.inputs), n.outputs) for n in graph.nodes if isinstance(n.compute, Stage | Scan)]
+    return [(Step(n.compute, n.inputs), n.outputs) for n in graph.nodes if isinstance(n.compute, Stage | Alone)]
 
 
 def ranges_of_program(program: RegionProgram) -> dict[int, Range]:
@@ -70,9 +70,13 @@ def _ranges(steps: Sequence[tuple[Step, Sequence[int]]], shapes: Mapping[int, tu
     """Walk the steps backwards: what is asked of a result is asked of the operands that it merely moves or scales."""
     found: dict[int, Range] = {}
     for step, made in reversed(steps):
+        shape_of = [shapes.get(o, ()) for o in step.operands]
+        if isinstance(step.stage, Scatter):
+            for slot, r in _written(step.stage, shape_of).items():
+                operand = step.operands[slot]
+                found[operand] = found[operand].meet(r) if operand in found else r
         if not isinstance(step.stage, Stage):
             continue
-        shape_of = [shapes.get(o, ()) for o in step.operands]
         wanted = found.get(made[0], ANYTHING)
         for slot, r in _uses(step.stage, shape_of, wanted).items():
             operand = step.operands[slot]
@@ -80,60 +84,82 @@ def _ranges(steps: Sequence[tuple[Step, Sequence[int]]], shapes: Mapping[int, tu
     return found
 
 
+def _written(scatter: Scatter, shapes: Sequence[tuple[int, ...]]) -> dict[int, Range]:
+    """What a scatter asks of its slots: places inside of its output."""
+    asked = _Asked(shapes)
+    for i, n in zip(scatter.index, scatter.shape, strict=True):
+        asked.ask(i, Range(0, max(n - 1, 0), True))
+    for e in scatter.expressions:
+        asked.of_loads_and_functions(e)
+    return asked.found
+
+
 def _uses(stage: Stage, shapes: Sequence[tuple[int, ...]], wanted: Range) -> dict[int, Range]:
     """What a stage's body asks of each of its slots, given what is asked of its result."""
-    found: dict[int, Range] = {}
+    asked = _Asked(shapes)
+    if wanted is not ANYTHING:
+        asked.ask(stage.body, wanted)
+    asked.of_loads_and_functions(stage.body)
+    return asked.found
 
-    def ask(e: Expr, r: Range) -> None:
+
+class _Asked:
+    """The ranges that expressions ask of the slots which they read; `shapes` are the slots'."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        self.shapes = shapes
+        self.found: dict[int, Range] = {}
+
+    def ask(self, e: Expr, r: Range) -> None:
         """Ask that a subexpression lies in a range; follow what moves a value without computing."""
         match e:
             case Load(source=int() as slot):
-                found[slot] = found[slot].meet(r) if slot in found else r
+                self.found[slot] = self.found[slot].meet(r) if slot in self.found else r
             case Apply("cast", (a,)):
-                ask(a, r)
+                self.ask(a, r)
             case Apply("select", (_, a, b)):
                 # Negative positions count from the end: select(x < 0, x + n, x) asks x alone to be in range.
-                ask(b, r)
+                self.ask(b, r)
                 if not r.index:
-                    ask(a, r)
+                    self.ask(a, r)
             case Apply("maximum" | "minimum", (a, b)):
                 for part in (a, b):
-                    ask(part, r)
+                    self.ask(part, r)
             case Apply("mul", (a, b)) if a is b and r.low >= 0:
                 pass  # a square is never negative
             case Apply("add" | "mul", (a, b)) if not r.index:
                 # Both parts in the range keep a sum or product of positive numbers positive.
                 if r.low >= 0:
                     for part in (a, b):
-                        ask(part, Range(r.low, math.inf))
+                        self.ask(part, Range(r.low, math.inf))
             case Apply("add" | "sub", (a, Const())) if r.index:
-                ask(a, r)
+                self.ask(a, r)
             case _:
                 pass
 
-    if wanted is not ANYTHING:
-        ask(stage.body, wanted)
-    for e in walk(stage.body):
-        match e:
-            case Load(source=int() as slot):
-                shape = shapes[slot]
-                for i, n in zip(e.index, shape, strict=False):
-                    ask(i, Range(0, max(n - 1, 0), True))
-            case Apply(fn, (a,)) if fn in _POSITIVE:
-                ask(a, Range(1.0 if fn == "acosh" else 0.05, math.inf))
-            case Apply("log1p", (a,)):
-                ask(a, Range(-0.9, math.inf))
-            case Apply(fn, (a,)) if fn in _UNIT:
-                ask(a, Range(-0.95, 0.95))
-            case Apply("pow", (_, Const(value=power))) if float(power).is_integer():
-                pass
-            case Apply("pow", (a, _)):
-                ask(a, Range(0.05, math.inf))
-            case Apply("div" | "trunc_div" | "floor_mod" | "trunc_mod" | "fmod" | "float_mod" | "floor_div", (_, b)):
-                ask(b, Range(0.5 if b.dtype.is_float else 1, math.inf))
-            case _:
-                pass
-    return found
+    def of_loads_and_functions(self, root: Expr) -> None:
+        """Ask for indices inside of tensors and for arguments where functions are defined."""
+        for e in walk(root):
+            match e:
+                case Load(source=int() as slot):
+                    for i, n in zip(e.index, self.shapes[slot], strict=False):
+                        self.ask(i, Range(0, max(n - 1, 0), True))
+                case Apply(fn, (a,)) if fn in _POSITIVE:
+                    self.ask(a, Range(1.0 if fn == "acosh" else 0.05, math.inf))
+                case Apply("log1p", (a,)):
+                    self.ask(a, Range(-0.9, math.inf))
+                case Apply(fn, (a,)) if fn in _UNIT:
+                    self.ask(a, Range(-0.95, 0.95))
+                case Apply("pow", (_, Const(value=power))) if float(power).is_integer():
+                    pass
+                case Apply("pow", (a, _)):
+                    self.ask(a, Range(0.05, math.inf))
+                case Apply(
+                    "div" | "trunc_div" | "floor_mod" | "trunc_mod" | "fmod" | "float_mod" | "floor_div", (_, b)
+                ):
+                    self.ask(b, Range(0.5 if b.dtype.is_float else 1, math.inf))
+                case _:
+                    pass
 
 
 def draw(dtype: DType, shape: tuple[int, ...], r: Range, generator: np.random.Generator) -> np.ndarray:

@@ -15,10 +15,10 @@ import numpy as np
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.dtype import NARROW_FLOATS, DType
 from autofuse.ir.expr import Expr
-from autofuse.ir.stage import Scan, Stage
+from autofuse.ir.stage import Stage
 from autofuse.measure.inputs import generator_of
+from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.evaluate import evaluate, evaluate_expr
-from autofuse.ops.recurrent import evaluate_scan
 
 _RELATIVE = {DType.FLOAT16: 1e-2, DType.BFLOAT16: 4e-2, **dict.fromkeys(NARROW_FLOATS, 4e-2)}
 _SHAKE = 1e-4
@@ -52,7 +52,7 @@ def evaluate_program(program: RegionProgram, inputs: Sequence[np.ndarray], wide:
     values: dict[int, np.ndarray] = dict(enumerate(inputs))
     for step, first in zip(program.steps, program.first_number, strict=True):
         if not isinstance(step.stage, Stage):
-            raise TypeError("a recurrence has no stages: its reference is autofuse.ops.recurrent's")
+            raise TypeError(f"a {step.kind} is no stage: its reference is autofuse.ops.alone's")
         values[first] = evaluate(step.stage, [values[o] for o in step.operands], wide)
     return values
 
@@ -60,17 +60,17 @@ def evaluate_program(program: RegionProgram, inputs: Sequence[np.ndarray], wide:
 def reference_outputs(program: RegionProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The region's outputs in float64 (integers and booleans in their own type)."""
     if any(not isinstance(s.stage, Stage) for s in program.steps):
-        return scan_reference(program, inputs)
+        return alone_reference(program, inputs)
     values = evaluate_program(program, inputs)
     return [values[n] for n in program.outputs]
 
 
-def scan_reference(program: RegionProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The reference of a region that is one recurrence."""
-    scan = program.steps[0].stage
-    if len(program.steps) != 1 or not isinstance(scan, Scan):
-        raise TypeError("a recurrence is computed on its own")
-    made = evaluate_scan(scan, inputs, wide=True)
+def alone_reference(program: RegionProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The reference of a region that is one computation without stages."""
+    step = program.steps[0]
+    if len(program.steps) != 1 or isinstance(step.stage, Stage):
+        raise TypeError("what is no stage is computed on its own")
+    made = evaluate_alone(step.stage, [inputs[o] for o in step.operands], wide=True)
     return [made[n - len(program.inputs)] for n in program.outputs]
 
 
@@ -197,6 +197,8 @@ def _near_tie(
 ) -> np.ndarray:
     """Which of the elements `at` differ only because two float values are nearly equal."""
     count = len(at[0]) if at else 1
+    if any(not isinstance(s.stage, Stage) for s in program.steps):
+        return np.zeros(count, bool)  # positions of a sort: both see the same numbers
     if not any(program.tensor(k).dtype.is_float for k in range(len(program.inputs))) and not _has_float_step(program):
         return np.zeros(count, bool)
     step, _ = program.defined_by.get(number, (None, 0)) if number >= len(program.inputs) else (None, 0)

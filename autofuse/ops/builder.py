@@ -12,7 +12,7 @@ from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType, from_numpy
 from autofuse.ir.expr import Expr, Load, cast_to, const, load, rewrite
 from autofuse.ir.graph import Dim, Graph, Node, Value, ValueId, verify
-from autofuse.ir.stage import Combine, Compute, Stage, axes_of, inputs_of
+from autofuse.ir.stage import Alone, Combine, Compute, Scatter, Stage, axes_of, inputs_of
 
 Index = tuple[Expr, ...]
 
@@ -167,6 +167,32 @@ class Builder:
         e = ix.simplify(body(axes, reduced, Reader([self.values[v] for v in inputs])))
         stored = DType.INT64 if combine.is_arg else dtype if dtype is not None else e.dtype
         return self._stage(inputs, Stage(axes, e, stored, reduced, combine))
+
+    def scatter(
+        self,
+        inputs: Sequence[ValueId],
+        shape: Sequence[int],
+        updates: Sequence[int],
+        initial: Body,
+        index: Callable[[Index, Reader], Sequence[Expr]],
+        value: Body,
+        combine: Combine | None = None,
+        dtype: DType | None = None,
+    ) -> ValueId:
+        """out = initial(index, read); then out[index(u, read)] = combine(itself, value(u, read)) for every u of extents `updates`, in order.
+
+        Indices must lie inside `shape`. `dtype` is the stored type; by default that of the initial values.
+        """
+        axes, over = axes_of(tuple(shape)), axes_of(tuple(updates), "u")
+        read = Reader([self.values[v] for v in inputs])
+        start = ix.simplify(initial(axes, read))
+        at = tuple(ix.simplify(i) for i in index(over, read))
+        stored = dtype if dtype is not None else start.dtype
+        return self.alone(inputs, Scatter(axes, start, over, at, ix.simplify(value(over, read)), stored, combine))[0]
+
+    def alone(self, inputs: Sequence[ValueId], compute: Alone) -> tuple[ValueId, ...]:
+        """A node that is computed on its own; its outputs."""
+        return self.node(inputs, compute, list(zip(compute.dtypes, compute.shapes, strict=True)))
 
     def _stage(self, inputs: Sequence[ValueId], stage: Stage) -> ValueId:
         inputs, stage = _canonical_slots(inputs, stage)

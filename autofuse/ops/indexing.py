@@ -1,4 +1,4 @@
-"""Reads at computed and at data-dependent places: Gather and its kin, Trilu, OneHot, CumSum."""
+"""Reads at computed and at data-dependent places: Gather and its kin, Trilu, OneHot."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ import numpy as np
 from autofuse.ir import index as ix
 from autofuse.ir.expr import INDEX, Expr, call, cast_to, const, select
 from autofuse.ir.graph import ValueId
-from autofuse.ir.stage import Combine
 from autofuse.ops.builder import Builder, Index, Reader
-from autofuse.ops.common import F16, F32, I32, I64, axis_in, like, wrapped
+from autofuse.ops.common import F16, F32, I64, axis_in, like, wrapped
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
-
-LONGEST_CUMSUM = 256
-"""Up to this length every element of a running sum is its own sum: quadratic, but without a chain."""
 
 Reads = Callable[[Sequence[Expr], Reader], Expr]
 
@@ -129,29 +125,6 @@ def _one_hot(c: Call) -> Sequence[ValueId]:
     return [b.map([indices, values], (*shape[:axis], depth, *shape[axis:]), body)]
 
 
-def _cum_sum(c: Call) -> Sequence[ValueId]:
-    b = c.builder
-    x = c.input(0)
-    shape, dtype = b.shape(x), b.dtype(x)
-    given = c.ints(1)
-    if given is None:
-        raise Unsupported("no axis is given")
-    axis = axis_in(given[0], len(shape))
-    n = shape[axis]
-    if n > LONGEST_CUMSUM:
-        raise Unsupported(f"a running sum over {n} elements")
-    exclusive, reverse = bool(c.attr("exclusive", 0)), bool(c.attr("reverse", 0))
-
-    def body(out: Index, reduced: Index, read: Reader) -> Expr:
-        i, r = out[axis], reduced[0]
-        low, high = (i, r) if reverse else (r, i)
-        outside = call("le", high, low) if exclusive else call("lt", high, low)
-        e = read(0, (*out[:axis], r, *out[axis + 1 :]))
-        return select(outside, like(e, 0), e)
-
-    return [b.reduce([x], shape, [n], Combine.SUM, body, dtype)]
-
-
 _X = (F32, (4, 5, 3))
 _SOME = np.array([[3, 0], [-1, 2]], np.int64)
 
@@ -199,18 +172,6 @@ INDEXING: tuple[Op, ...] = (
         (
             Sample((_SOME, np.array(4, np.int64), (F32, (2,))), constant=(1,)),
             Sample((_SOME, np.array(4, np.int64), np.array([5, 1], np.int32)), {"axis": 0}, constant=(1,)),
-        ),
-    ),
-    Op(
-        "CumSum",
-        _cum_sum,
-        (
-            Sample(((F32, (3, 4)), np.array(1, np.int64)), constant=(1,)),
-            Sample(((F32, (3, 4)), np.array(0, np.int64)), {"exclusive": 1}, constant=(1,)),
-            Sample(((F32, (3, 4)), np.array(-1, np.int32)), {"reverse": 1}, constant=(1,)),
-            Sample(
-                ((I32, (3, 4)), np.array(1, np.int32)), {"reverse": 1, "exclusive": 1}, constant=(1,), low=-9, high=9
-            ),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm, Einsum."""
+"""Linear algebra: MatMul, Gemm, Einsum, Det."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, call, const
 from autofuse.ir.graph import ValueId
-from autofuse.ir.stage import Combine
+from autofuse.ir.stage import Combine, Determinant
 from autofuse.ops.builder import Builder, Index, Reader
 from autofuse.ops.common import F16, F32, F64, I32, like
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
@@ -149,6 +149,17 @@ def _einsum(c: Call) -> Sequence[ValueId]:
     return [_contract(b, pending, out, dtype)]
 
 
+def _det(c: Call) -> Sequence[ValueId]:
+    b = c.builder
+    x = c.input(0)
+    shape = b.shape(x)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise Unsupported(f"the determinant of matrices of shape {shape[-2:]}")
+    if not shape[-1]:
+        return [b.constant(np.ones(shape[:-2], b.dtype(x).numpy))]
+    return b.alone([x], Determinant(shape, b.dtype(x)))
+
+
 def _mm(*shapes: tuple[int, ...], dtype: str = F32) -> Sample:
     return Sample(tuple((dtype, s) for s in shapes))
 
@@ -196,5 +207,17 @@ LINEAR: tuple[Op, ...] = (
             Sample(((F32, (2, 3)), (F32, (3, 4)), (F32, (4, 5))), {"equation": "ij,jk,kl->il"}),
             Sample(((F32, (2, 4, 3, 5)), (F32, (2, 4, 6, 5))), {"equation": "bhqd,bhkd->bhqk"}),
         ),
+    ),
+    Op(
+        "Det",
+        _det,
+        (
+            Sample(((F32, (2, 2)),)),
+            Sample(((F32, (3, 2, 4, 4)),)),
+            Sample(((F64, (2, 13, 13)),)),
+            Sample((np.array([[[0, 2], [3, 4]], [[1, 2], [2, 4]], [[0, 0], [0, 5]]], np.float32),)),
+            Sample(((F32, (3, 1, 1)),)),
+        ),
+        since=11,
     ),
 )

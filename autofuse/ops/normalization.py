@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -167,10 +168,10 @@ def _batch_norm(c: Call) -> Sequence[ValueId | None]:
     training = c.attr("training_mode", 0) if c.opset >= 14 else any(c.wanted[1:])
     if c.opset < 7:
         training = not c.attr("is_test", 0)
-    if training:
-        raise Unsupported("BatchNormalization in training mode")
     if not c.attr("spatial", 1):
         raise Unsupported("BatchNormalization with statistics of each position")
+    if training:
+        return _batch_norm_training(c)
     x, weight, bias, mean, variance = (c.input(k) for k in range(5))
     compute, shape = b.dtype(x).compute, b.shape(x)
     epsilon = float(c.attr("epsilon", 1e-5))
@@ -189,6 +190,45 @@ def _batch_norm(c: Call) -> Sequence[ValueId | None]:
         return call("add", call("mul", read(0, i), read(1, at)), read(2, at))
 
     return [b.map([x, scale, shift], shape, body, b.dtype(x)), *([None] * (len(c.wanted) - 1))]
+
+
+def _batch_norm_training(c: Call) -> Sequence[ValueId | None]:
+    """Training: the batch's own statistics; then the running ones with them mixed in, and (below opset 14) the batch's."""
+    b = c.builder
+    x, weight, bias, mean, variance = (c.input(k) for k in range(5))
+    shape = b.shape(x)
+    if len(shape) < 2:
+        raise Unsupported("BatchNormalization of a vector in training mode")
+    axes = [a for a in range(len(shape)) if a != 1]
+    count = int(np.prod([shape[a] for a in axes], dtype=np.int64))
+    momentum, epsilon = float(c.attr("momentum", 0.9)), float(c.attr("epsilon", 1e-5))
+    own, d = centred(b, x, axes)
+    squares = reduce_axes(b, d, axes, Combine.SUM, square)
+    spread = b.elementwise([squares], lambda e: scaled(e, count))
+    inverse = b.elementwise([squares], lambda e: inverse_deviation(e, count, epsilon))
+    y = affine(b, d, inverse, weight, bias, lambda i: (i[1],), b.dtype(x))
+
+    def at(i: Index) -> Index:
+        return tuple(i[0] if a == 1 else const(0) for a in range(len(shape)))
+
+    def mixed(old: ValueId, new: ValueId) -> ValueId:
+        def body(i: Index, read: Reader) -> Expr:
+            e = read(1, at(i))
+            kept = call("mul", cast_to(read(0, i), e.dtype), like(e, momentum))
+            return call("add", kept, call("mul", e, like(e, 1 - momentum)))
+
+        return b.map([old, new], (shape[1],), body, b.dtype(old))
+
+    def plain(new: ValueId) -> ValueId:
+        return b.map([new], (shape[1],), lambda i, read: read(0, at(i)), b.dtype(mean))
+
+    makes: tuple[Callable[[], ValueId], ...] = (
+        lambda: mixed(mean, own),
+        lambda: mixed(variance, spread),
+        lambda: plain(own),
+        lambda: plain(spread),
+    )
+    return [y, *(make() if w else None for make, w in zip(makes, c.wanted[1:], strict=False))]
 
 
 def _lp_norm(c: Call) -> Sequence[ValueId]:
@@ -238,7 +278,13 @@ NORMALIZATIONS: tuple[Op, ...] = (
     Op(
         "BatchNormalization",
         _batch_norm,
-        (_bn(F32, (2, 3, 4, 5)), _bn(F32, (4, 3), 9), _bn(F64, (2, 3, 4), epsilon=0.1)),
+        (
+            _bn(F32, (2, 3, 4, 5)),
+            _bn(F32, (4, 3), 9),
+            _bn(F64, (2, 3, 4), epsilon=0.1),
+            dataclasses.replace(_bn(F32, (2, 3, 4, 5), training_mode=1, momentum=0.7), outputs=3),
+            dataclasses.replace(_bn(F64, (6, 3), training_mode=1), outputs=3),
+        ),
     ),
     Op(
         "LayerNormalization",

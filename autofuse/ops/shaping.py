@@ -237,18 +237,6 @@ def _identity(c: Call) -> Sequence[ValueId]:
     return [c.input(0)]
 
 
-def _dropout(c: Call) -> Sequence[ValueId | None]:
-    """Inference passes the data on; the mask is all ones."""
-    mode = c.constant(2)
-    if mode is not None and bool(mode.reshape(-1)[0]):
-        raise Unsupported("Dropout in training mode")
-    if c.opset < 7 and not c.attr("is_test", 0):
-        raise Unsupported("Dropout in training mode")
-    if not (len(c.wanted) > 1 and c.wanted[1]):
-        return [c.input(0)]
-    return [c.input(0), c.builder.constant(np.ones(c.builder.shape(c.input(0)), np.bool_))]
-
-
 def ints(*values: int) -> np.ndarray:
     """A constant of 64-bit integers, as shapes and axes are."""
     return np.array(values, np.int64)
@@ -265,7 +253,6 @@ def with_parameters(
 
 SHAPING: tuple[Op, ...] = (
     Op("Identity", _identity, (Sample((_X,)),)),
-    Op("Dropout", _dropout, (Sample((_X,)), Sample((_X,), outputs=2), Sample((_X,), {"ratio": 0.3}, opset=10))),
     Op(
         "Reshape",
         _reshape,

@@ -21,7 +21,9 @@ from autofuse.ops.integer_products import INTEGER_PRODUCTS
 from autofuse.ops.linear import LINEAR
 from autofuse.ops.linear_attention import LINEAR_ATTENTION
 from autofuse.ops.microsoft import MICROSOFT
+from autofuse.ops.ml import ML
 from autofuse.ops.normalization import NORMALIZATIONS
+from autofuse.ops.ordering import ORDERING
 from autofuse.ops.padding import PADDINGS
 from autofuse.ops.pooling import POOLINGS
 from autofuse.ops.quantization import QUANTIZATIONS
@@ -31,7 +33,9 @@ from autofuse.ops.reduction import REDUCTIONS
 from autofuse.ops.resize import RESIZES
 from autofuse.ops.rois import ROIS
 from autofuse.ops.sampling import SAMPLINGS
+from autofuse.ops.scattering import SCATTERING
 from autofuse.ops.shaping import SHAPING
+from autofuse.ops.training import TRAINING
 
 
 def _checked(op: Op) -> Op:
@@ -65,6 +69,8 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         SHAPING,
         PADDINGS,
         INDEXING,
+        SCATTERING,
+        ORDERING,
         GENERATORS,
         CASTS,
         RESIZES,
@@ -76,6 +82,8 @@ OPERATORS: Mapping[tuple[str, str], Op] = {
         RANDOM,
         ROIS,
         SAMPLINGS,
+        TRAINING,
+        ML,
         MICROSOFT,
     )
 }

@@ -151,11 +151,13 @@ class _Renderer:
         if not 1 <= kernel.threads <= MAX_THREADS:
             raise self.fail(f"a block has 1 to {MAX_THREADS} threads, not {kernel.threads}")
         params: list[str] = []
+        passed = _passed(kernel)
         for b in kernel.params:
             if b.dtype not in TYPES:
                 raise self.fail(f"parameter {b.name} holds {b.dtype}")
             self.buffers[b] = name = self.fresh(b.name)
-            params.append(f"{'AF_OUTPUT' if b.written else 'AF_INPUT'}({TYPES[b.dtype]}, {name})")
+            macro = "AF_PASSED" if b in passed else "AF_OUTPUT" if b.written else "AF_INPUT"
+            params.append(f"{macro}({TYPES[b.dtype]}, {name})")
         head = f'extern "C" __global__ void __launch_bounds__({kernel.threads}) {KERNEL_NAME}'
         self.lines.open(f"{head}({', '.join(params)})")
         self._number_of_block(root)
@@ -386,6 +388,14 @@ def _index_range(kernel: Kernel) -> tuple[int, int]:
         if isinstance(s, Let) and s.var.dtype is INDEX and not loads(s.value):
             known[s.var] = roots[0]
     return low, high
+
+
+def _passed(kernel: Kernel) -> set[Buffer]:
+    """The parameters through which the threads of a block pass values to one another."""
+    if not uses_fibers(kernel):
+        return set()
+    read = {ld.source for s in statements(kernel.body) for e in expressions(s) for ld in loads(e)}
+    return {b for b in kernel.params if b.written and b in read}
 
 
 def uses_fibers(kernel: Kernel) -> bool:

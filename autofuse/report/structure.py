@@ -74,7 +74,7 @@ def operators_text(graph: Graph, nodes: Sequence[NodeId], most: int = 6) -> str:
 
 def kind_of(graph: Graph, nodes: Sequence[NodeId]) -> str:
     """The heaviest kind of work among some nodes."""
-    order = (Kind.HOST, Kind.CONTROL, Kind.SCAN, Kind.CONTRACT, Kind.REDUCE, Kind.MAP)
+    order = (Kind.HOST, Kind.CONTROL, Kind.SCAN, Kind.SORT, Kind.SCATTER, Kind.CONTRACT, Kind.REDUCE, Kind.MAP)
     kinds = {graph.nodes[n].kind for n in nodes}
     return next((k.value for k in order if k in kinds), Kind.MAP.value)
 

@@ -11,12 +11,15 @@ from onnx import helper, numpy_helper
 
 from autofuse.ir.dtype import from_numpy
 from autofuse.ir.graph import verify
-from autofuse.ir.stage import Scan
+from autofuse.ir.stage import Alone
 from autofuse.ops import evaluate as ev
+from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.builder import Builder
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
-from autofuse.ops.recurrent import evaluate_scan
 from autofuse.ops.table import find
+
+DOMAINS = {"ai.onnx.ml": 4, "ai.onnx.preview.training": 1}
+"""The standard's other domains, which the reference evaluator knows, and the version that samples are of."""
 
 
 def attribute_value(a: onnx.AttributeProto) -> Any:
@@ -66,8 +69,8 @@ def numpy_run(
     graph = verify(b.graph([(f"y{k}", v) for k, v in enumerate(made) if v is not None]))
     arrays.update(graph.constants)
     for n in graph.nodes:
-        if isinstance(n.compute, Scan):
-            arrays.update(zip(n.outputs, evaluate_scan(n.compute, [arrays[v] for v in n.inputs], wide), strict=True))
+        if isinstance(n.compute, Alone):
+            arrays.update(zip(n.outputs, evaluate_alone(n.compute, [arrays[v] for v in n.inputs], wide), strict=True))
             continue
         arrays[n.outputs[0]] = ev.evaluate(n.stage, [arrays[v] for v in n.inputs], wide)
         assert arrays[n.outputs[0]].shape == n.stage.shape
@@ -130,7 +133,7 @@ def model_of(
     )
     opsets = [helper.make_opsetid("", sample.opset)]
     if op.domain:
-        opsets.append(helper.make_opsetid(op.domain, 1))
+        opsets.append(helper.make_opsetid(op.domain, DOMAINS.get(op.domain, 1)))
     return helper.make_model(graph, opset_imports=opsets, ir_version=10 if sample.opset < 23 else 11)
 
 

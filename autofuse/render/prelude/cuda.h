@@ -8,6 +8,8 @@
 
 #define AF_INPUT(T, name) const T* __restrict__ name
 #define AF_OUTPUT(T, name) T* __restrict__ name
+// Memory through which threads of a block pass values: what is read may have been written by another one before a barrier.
+#define AF_PASSED(T, name) T* name
 #define AF_REGISTER(T, name, size) T name[size]
 // The offset is where the buffer lies among a block's shared bytes; the compiler lays out static ones by itself.
 #define AF_SHARED(T, name, size, offset) __shared__ __align__(64) T name[size]

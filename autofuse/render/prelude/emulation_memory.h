@@ -153,6 +153,7 @@ struct af_registers {
 
 #define AF_INPUT(T, name) const af_global<T> name
 #define AF_OUTPUT(T, name) const af_global<T> name
+#define AF_PASSED(T, name) const af_global<T> name
 #define AF_REGISTER(T, name, size) af_registers<T, size> name(#name)
 #define AF_SHARED(T, name, size, offset) const af_shared<T> name(offset, size, #name)
 #define AF_SHARED_DYNAMIC(T, name, size, offset) const af_shared<T> name(offset, size, #name)

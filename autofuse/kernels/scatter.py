@@ -1,0 +1,109 @@
+"""Writes at computed indices: which updates may run side by side, and what one of them does.
+
+An axis of the updates that is an index of the output as it stands keeps its points apart: two updates with different positions along it
+never meet. Such axes are dealt out. The others run in order within a thread, so that results don't depend on timing. Where dealing out
+leaves too few threads, several share the same updates: each owner goes over all of them and takes those that fall into its part
+of the output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autofuse.fusion.region import RegionProgram, Step
+from autofuse.ir import index as ix
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import Expr, Var, apply, call, cast_to, const, load, variables
+from autofuse.ir.stage import Combine, Scatter, Stage
+from autofuse.kernels.access import Resolver
+from autofuse.kernels.alone import Operands, one_of, operands_of
+from autofuse.kernels.base import Variant
+from autofuse.loops.ir import If, Stmt, Store
+
+FUNCTIONS = {Combine.SUM: "add", Combine.PROD: "mul", Combine.MAX: "maximum", Combine.MIN: "minimum"}
+"""The scalar function of each combine."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of a scatter over buffers.
+
+    `outer` and `inner` are the axes that keep updates apart, before and after the first of the `ordered` ones, which do not.
+    `place` is the row-major position within those dimensions of the output that no axis keeps apart, of which there are `places`.
+    """
+
+    scatter: Scatter
+    operands: Operands
+    outer: tuple[Var, ...]
+    ordered: tuple[Var, ...]
+    inner: tuple[Var, ...]
+    place: Expr
+    places: int
+    offset: Expr
+    value: Expr
+
+    @property
+    def apart(self) -> int:
+        """How many updates may run side by side."""
+        return points(self.outer) * points(self.inner)
+
+    @property
+    def steps(self) -> int:
+        """How many updates follow one another."""
+        return points(self.ordered)
+
+    def write(self, at: Mapping[Expr, Expr], owners: int = 1, owner: Expr | None = None) -> tuple[Stmt, ...]:
+        """The statements of one update where the axes stand at the given points; of several owners only the one whose part it is writes."""
+        place, offset, value = (ix.substitute(e, at) for e in (self.place, self.offset, self.value))
+        s = self.scatter
+        buffer = self.operands.outputs[0]
+        if s.combine is not None:
+            old = cast_to(load(buffer, (offset,), buffer.dtype), s.dtype.compute)
+            value = call(FUNCTIONS[s.combine], old, cast_to(value, s.dtype.compute))
+        found: tuple[Stmt, ...] = (Store(buffer, offset, cast_to(value, s.dtype)),)
+        if owners > 1 and owner is not None:
+            mine = ix.floor_mod(place, owners)
+            found = (If(apply("eq", (mine, owner), DType.BOOL), found),)
+        return found
+
+
+def points(axes: tuple[Var, ...]) -> int:
+    """How many points some axes have."""
+    return math.prod(a.extent or 0 for a in axes)
+
+
+def updates_of(variant: Variant) -> Updates:
+    """The updates of a variant; axes of extent 1 are gone."""
+    s, operands = one_of(variant, Scatter), operands_of(variant)
+    ones: dict[Expr, Expr] = {a: const(0) for a in s.updates if a.extent == 1}
+    index = [ix.substitute(i, ones) for i in s.index]
+    axes = [a for a in s.updates if a.extent != 1]
+    alone = {i for i in index if isinstance(i, Var)}
+    ordered = tuple(a for a in axes if a not in alone)
+    first = axes.index(ordered[0]) if ordered else len(axes)
+    outer = tuple(a for a in axes[:first])
+    inner = tuple(a for a in axes[first:] if a in alone)
+    binding = operands.binding
+    slots = variant.program.steps[0].operands
+    resolve = Resolver({k: binding.inputs[n] for k, n in enumerate(slots)}, ones)
+    at = [resolve(i) for i in s.index]
+    shared = [(i, n) for i, n in zip(at, s.shape, strict=True) if not isinstance(i, Var)]
+    place = ix.flatten((i for i, _ in shared), (n for _, n in shared))
+    places = math.prod(n for _, n in shared)
+    return Updates(s, operands, outer, ordered, inner, place, places, binding.outputs[0].offset(at), resolve(s.value))
+
+
+def initial_variant(variant: Variant, family: str, algorithm: str) -> Variant:
+    """The initial values of a scatter as a map of their own, over the same inputs and outputs."""
+    s, program = one_of(variant, Scatter), variant.program
+    stage = Stage(s.axes, s.initial, s.dtype)
+    alone = RegionProgram(program.inputs, (Step(stage, program.steps[0].operands),), program.outputs)
+    return Variant(family, algorithm, alone, variant.input_layouts, variant.output_layouts)
+
+
+def moves_with(u: Updates, axis: Var) -> bool:
+    """Whether neighbouring updates along an axis write neighbouring elements."""
+    parts, _ = ix.terms(u.offset)
+    return all(axis not in variables(a) or (a is axis and c == 1) for a, c in parts)
