@@ -27,8 +27,8 @@ class Elimination(ABC):
         self.pivot = Buffer("pivot", DType.INT32, 1, Scope.SHARED)
 
     @abstractmethod
-    def once(self, *body: Stmt) -> tuple[Stmt, ...]:
-        """Statements that run once; what they write is seen by all that follows."""
+    def once(self, *body: Stmt, seen: bool = True) -> tuple[Stmt, ...]:
+        """Statements that run once, always by the same thread; what they write is `seen` by all that follows."""
 
     @abstractmethod
     def columns(self, name: str, first: Expr, make: Callable[[Expr], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
@@ -78,8 +78,8 @@ class Elimination(ABC):
         return (
             Alloc(self.total),
             Alloc(self.pivot),
+            *self.once(Store(self.total, const(0), const(1, self.dtype)), seen=False),
             *self.columns("c", const(0), copy),
-            *self.once(Store(self.total, const(0), const(1, self.dtype))),
             loop(
                 k,
                 LoopKind.SERIAL,
@@ -87,7 +87,7 @@ class Elimination(ABC):
                 *self.columns("s", k, swap),
                 *self.below(k, eliminate),
             ),
-            *self.once(Store(self.operands.outputs[0], self.g, cell(self.total))),
+            *self.once(Store(self.operands.outputs[0], self.g, cell(self.total)), seen=False),
         )
 
     def _choose(self, k: Var) -> tuple[Stmt, ...]:

@@ -67,8 +67,9 @@ class _Cuda(Elimination):
         self.t = var("t", threads)
         self.threads = threads
 
-    def once(self, *body: Stmt) -> tuple[Stmt, ...]:
-        return (loop(self.t, LoopKind.THREAD, If(below(self.t, 1), body)), Barrier(Level.BLOCK))
+    def once(self, *body: Stmt, seen: bool = True) -> tuple[Stmt, ...]:
+        first = loop(self.t, LoopKind.THREAD, If(below(self.t, 1), body))
+        return (first, Barrier(Level.BLOCK)) if seen else (first,)
 
     def columns(self, name: str, first: Expr, make: Callable[[Expr], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
         j = var(name, self.n)

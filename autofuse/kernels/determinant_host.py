@@ -50,7 +50,8 @@ class DeterminantHost:
 
 
 class _Host(Elimination):
-    def once(self, *body: Stmt) -> tuple[Stmt, ...]:
+    def once(self, *body: Stmt, seen: bool = True) -> tuple[Stmt, ...]:
+        del seen
         return body
 
     def columns(self, name: str, first: Expr, make: Callable[[Expr], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:

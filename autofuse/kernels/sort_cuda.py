@@ -155,6 +155,8 @@ def _bitonic(sort: Sort, r: Rows, operands: Operands, threads: int, order: Buffe
     if r.count % blocks:
         write = (If(below(every, r.count), write),)
     end = dealt(sort.count, "rank", *write)
+    if up(r.count, blocks) == 1:
+        end = end[:1]  # there is no further row that would be written over what is still read
     allocate = () if order.scope is Scope.GLOBAL else (Alloc(order),)
     return loop(g, LoopKind.GRID, *allocate, loop(turn, LoopKind.SERIAL, *begin, sorting, *end))
 

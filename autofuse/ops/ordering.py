@@ -93,15 +93,15 @@ _NAN = np.array([1.0, np.nan, -np.inf, np.nan, np.inf, 0.0, 5.0], np.float32)
 _AXIS = {k: np.array(k, np.int64) for k in (0, 1, -1)}
 
 
-def _running_samples(low: float, opset: int) -> tuple[Sample, ...]:
+def _running_samples(low: float, high: float, opset: int) -> tuple[Sample, ...]:
     made = (
-        Sample(((F32, (3, 4)), _AXIS[1]), constant=(1,), low=low, opset=opset),
-        Sample(((F32, (3, 4)), _AXIS[0]), {"exclusive": 1}, constant=(1,), low=low, opset=opset),
-        Sample(((F32, (3, 4)), np.array(-1, np.int32)), {"reverse": 1}, constant=(1,), low=low, opset=opset),
+        Sample(((F32, (3, 4)), _AXIS[1]), constant=(1,), low=low, high=high, opset=opset),
+        Sample(((F32, (3, 4)), _AXIS[0]), {"exclusive": 1}, constant=(1,), low=low, high=high, opset=opset),
+        Sample(((F32, (3, 4)), np.array(-1, np.int32)), {"reverse": 1}, constant=(1,), low=low, high=high, opset=opset),
         Sample(((I32, (3, 4)), _AXIS[1]), {"reverse": 1, "exclusive": 1}, constant=(1,), low=-9, high=9, opset=opset),
-        Sample(((F32, (2, 70, 19)), _AXIS[1]), constant=(1,), low=low, opset=opset),
-        Sample(((F64, (600, 3)), _AXIS[0]), {"exclusive": 1}, constant=(1,), low=low, opset=opset),
-        Sample(((F32, (3, 1100)), _AXIS[-1]), {"reverse": 1}, constant=(1,), low=low, opset=opset),
+        Sample(((F32, (2, 70, 19)), _AXIS[1]), constant=(1,), low=low, high=high, opset=opset),
+        Sample(((F64, (600, 3)), _AXIS[0]), {"exclusive": 1}, constant=(1,), low=low, high=high, opset=opset),
+        Sample(((F32, (3, 1100)), _AXIS[-1]), {"reverse": 1}, constant=(1,), low=low, high=high, opset=opset),
         Sample(((I64, (530,)), _AXIS[0]), {"reverse": 1, "exclusive": 1}, constant=(1,), low=-9, high=9, opset=opset),
         Sample(((I32, (2, 40)), _AXIS[1]), constant=(1,), low=-9, high=9, opset=opset),
         Sample(((F64, (40, 0)), _AXIS[0]), constant=(1,), opset=opset),
@@ -130,8 +130,8 @@ ORDERING: tuple[Op, ...] = (
             Sample(((F32, (3, 4)), _k(0)), outputs=2, constant=(1,)),
         ),
     ),
-    Op("CumSum", _running(Combine.SUM), _running_samples(-2.0, 14), since=11),
-    Op("CumProd", _running(Combine.PROD), _running_samples(0.9, 26), since=26),
+    Op("CumSum", _running(Combine.SUM), _running_samples(-2.0, 2.0, 14), since=11),
+    Op("CumProd", _running(Combine.PROD), _running_samples(0.9, 1.1, 26), since=26),
     Op(
         "ReverseSequence",
         _reverse_sequence,

@@ -261,8 +261,8 @@ def test_many_concatenated_inputs_stay_shallow() -> None:
 def test_refusals() -> None:
     x = image(2, 3, 4)
     four = [image(3)] * 4
-    with pytest.raises(Unsupported, match="training"):
-        run("BatchNormalization", x, *four, training_mode=1)
+    with pytest.raises(Unsupported, match="each position"):
+        run("BatchNormalization", x, *four, spatial=0)
     with pytest.raises(Unsupported, match="training"):
         run("Dropout", x, np.float32(0.5), np.array(True), constant=(1, 2))
     with pytest.raises(Unsupported, match="not a constant"):
