@@ -275,11 +275,15 @@ def test_loop_runs_a_graph_of_its_own() -> None:
 
 
 def test_host_nodes_stand_alone() -> None:
-    m = model([node("Det", ["x"], ["d"], name="d"), node("Relu", ["d"])], {"x": (4, 2, 2)}, ["y"])
+    grams = {"ngram_counts": [0], "ngram_indexes": [0, 1, 2], "pool_int64s": [2, 3, 5]}
+    count = node(
+        "TfIdfVectorizer", ["x"], ["d"], mode="TF", min_gram_length=1, max_gram_length=1, max_skip_count=0, **grams
+    )
+    m = model([count, node("Relu", ["d"])], [info("x", (6,), TensorProto.INT64)], ["y"])
     graph = check(m)
     host = graph.nodes[0].compute
     assert isinstance(host, Host)
-    assert host.shapes == ((4,),)
+    assert host.shapes == ((3,),)
     assert kinds(graph) == [Kind.HOST, Kind.MAP]
 
 
