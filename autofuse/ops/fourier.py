@@ -16,6 +16,7 @@ from autofuse.ops.builder import Builder, Index, Reader
 from autofuse.ops.cast import element_type
 from autofuse.ops.common import F32, F64, axis_in
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
+from autofuse.ops.shaping import moved
 
 DIRECT = 512
 """Up to this length a transform is one contraction; a longer one is split in two where its length has factors."""
@@ -49,6 +50,12 @@ def _factors(n: int) -> tuple[int, int]:
     return p, n // p
 
 
+def _cut(b: Builder, x: ValueId, axis: int, n: int) -> ValueId:
+    """The first n elements of an axis."""
+    shape = b.shape(x)
+    return x if shape[axis] == n else moved(b, x, (*shape[:axis], n, *shape[axis + 1 :]), lambda i: i)
+
+
 def _contracted(b: Builder, x: ValueId, axis: int, table: np.ndarray) -> ValueId:
     """out[..., k, ..., c] = sum over n, d of x[..., n, ..., d] table[k, c, n, d], in the type that x computes in."""
     shape, compute = b.shape(x), b.dtype(x).compute
@@ -59,6 +66,7 @@ def _contracted(b: Builder, x: ValueId, axis: int, table: np.ndarray) -> ValueId
         e = read(0, (*out[:axis], n, *out[axis + 1 : -1], d))
         return call("mul", e, read(1, (out[axis], out[-1], n, d)))
 
+    x = _cut(b, x, axis, taken)
     waves = b.constant(np.ascontiguousarray(table.astype(compute.numpy)))
     made = (*shape[:axis], bins, *shape[axis + 1 : -1], parts)
     return b.reduce([x, waves], made, (taken, given), Combine.SUM, body, compute)
@@ -169,6 +177,7 @@ def _stft(c: Call) -> Sequence[ValueId]:
         n, d = reduced
         return call("mul", read(0, (batch, ix.add(ix.mul(frame, step[0]), n), d)), read(1, (k, part, n, d)))
 
+    x = _cut(b, x, 1, (frames - 1) * step[0] + taken)
     made = (shape[0], frames, bins, 2)
     return [_stored(b, b.reduce([x, table], made, (taken, shape[-1]), Combine.SUM, body, compute), x)]
 
@@ -273,6 +282,7 @@ FOURIER: tuple[Op, ...] = (
             Sample(((F32, (2, 33, 1)), _int(4), None, _int(8)), opset=17, constant=(1, 3)),
             Sample(((F32, (1, 33, 1)), _int(3), (F32, (9,))), opset=17, constant=(1,)),
             Sample(((F32, (1, 33, 2)), _int(3), (F32, (8,))), {"onesided": 0}, 17, constant=(1,)),
+            Sample(((F32, (1, 10, 1)), _int(3), (F32, (8,))), opset=17, constant=(1,)),
         ),
         since=17,
     ),
