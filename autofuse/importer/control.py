@@ -17,6 +17,7 @@ from autofuse.errors import AutofuseError
 from autofuse.importer import bodies, hosts, proto
 from autofuse.importer.binding import TensorType, dims_of, type_of
 from autofuse.importer.hosts import StandAlone
+from autofuse.importer.unrolling import steps
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.stage import Body, Control
@@ -162,22 +163,15 @@ class _Maker:
 
     def _trips(self, arguments: Sequence[int | None], body: Body) -> int | None:
         """How many times a loop runs, where its condition cannot end it early; None where that depends on data."""
-        if arguments[0] is None or not self._holds(arguments[1]) or body.graph is None:
+        if body.graph is None:
             return None
         goes_on = body.graph.outputs[0]
         always = body.graph.constants.get(goes_on)
         passed = goes_on in body.graph.inputs and body.graph.values[goes_on].name == body.names[1]
         if not passed and (always is None or not always.all()):
             return None
-        count = self.builder.parameter(self.alone.fed[arguments[0]])
-        return None if count is None or count.size != 1 else max(0, int(count.reshape(-1)[0]))
-
-    def _holds(self, argument: int | None) -> bool:
-        """Whether a condition is left out or known to be true."""
-        if argument is None:
-            return True
-        known = self.builder.parameter(self.alone.fed[argument])
-        return known is not None and known.size == 1 and bool(known.reshape(-1)[0])
+        count, condition = (None if k is None else self.alone.fed[k] for k in (*arguments[:2], None, None)[:2])
+        return steps(self.builder, count, condition)
 
     def _scan(
         self, arguments: Sequence[int | None], batched: bool

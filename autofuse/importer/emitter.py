@@ -133,7 +133,7 @@ class Emitter:
         if local is not None:
             return self._local(functions.instantiate(local, node), node, inputs, wanted)
         if node.op_type == "If" and not domain:
-            condition = self.builder.parameter(inputs[0]) if inputs[0] is not None else None
+            condition = self.builder.deciding(inputs[0]) if inputs[0] is not None else None
             if condition is not None and condition.size == 1:
                 branches = proto.attributes(node)
                 return self._branch(scope, branches["then_branch" if condition.reshape(-1)[0] else "else_branch"])

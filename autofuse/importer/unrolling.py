@@ -17,6 +17,7 @@ from autofuse.importer import proto
 from autofuse.importer.binding import dims_of
 from autofuse.importer.scope import Scope
 from autofuse.ir.graph import ValueId
+from autofuse.ops.builder import Builder
 
 if TYPE_CHECKING:
     from autofuse.importer.emitter import Emitter, Results
@@ -36,18 +37,16 @@ def unrolled(emitter: Emitter, scope: Scope, node: NodeProto, opset: int) -> Res
 def _unrolled(emitter: Emitter, scope: Scope, node: NodeProto, opset: int) -> Results | None:
     builder = emitter.builder
     inputs = [scope.lookup(i, emitter.constants) if i else None for i in node.input]
-    trips = builder.parameter(inputs[0]) if inputs and inputs[0] is not None else None
-    if trips is None or trips.size != 1 or not _holds(emitter, inputs[1] if len(inputs) > 1 else None):
-        return None
+    count = steps(builder, *(*inputs[:2], None, None)[:2])
     body: GraphProto = proto.attributes(node)["body"]
-    count = int(trips.reshape(-1)[0])
-    if count < 1 or count * max(1, len(body.node)) > MOST_NODES:
+    if not count or count * max(1, len(body.node)) > MOST_NODES:
         return None
     carried = list(inputs[2:])
     slices: list[Sequence[ValueId | None]] = []
     for k in range(count):
         results = _step(emitter, scope, body, k, carried)
-        if not _holds(emitter, results[0]):
+        goes_on = None if results[0] is None else builder.constants.get(results[0])
+        if goes_on is None or not goes_on.all():
             return None
         carried = list(results[1 : 1 + len(carried)])
         if any(v is None or builder.values[v].shape is None for v in carried):
@@ -59,11 +58,20 @@ def _unrolled(emitter: Emitter, scope: Scope, node: NodeProto, opset: int) -> Re
     return None if any(v is None for v in wanted) else found
 
 
-def _holds(emitter: Emitter, condition: ValueId | None) -> bool:
-    if condition is None:
-        return True
-    known = emitter.builder.parameter(condition)
-    return known is not None and known.size == 1 and bool(known.reshape(-1)[0])
+def steps(builder: Builder, count: ValueId | None, condition: ValueId | None) -> int | None:
+    """How often a loop runs by its trip count and the condition that it begins with, where both are known; None else."""
+    if count is None:
+        return None
+    trips = builder.parameter(count)
+    if trips is None or trips.size != 1:
+        return None
+    if condition is not None:
+        same = count in builder.contents and condition in builder.contents
+        follows = same and builder.contents[condition].sources <= builder.contents[count].sources
+        known = builder.parameter(condition) if follows else builder.deciding(condition)
+        if known is None or known.size != 1 or not known.reshape(-1)[0]:
+            return None
+    return max(0, int(trips.reshape(-1)[0]))
 
 
 def _step(emitter: Emitter, scope: Scope, body: GraphProto, k: int, carried: Sequence[ValueId | None]) -> Results:

@@ -122,6 +122,18 @@ class Builder:
             self.parameters[source] = self.contents[source].array
         return found.array
 
+    def deciding(self, v: ValueId) -> np.ndarray | None:
+        """The contents of a condition that chooses between graphs, as `parameter` gives them, where single flags and integers decide.
+
+        A sampling rate or a mode seldom changes, and what it chooses is worth a graph of its own. What hangs on a model's data changes
+        with every run and is left to run time.
+        """
+        found = self.contents.get(v)
+        sources = found.sources if found is not None else self._ancestors(v)
+        if any(self.dtype(s).is_float or self.values[s].size != 1 for s in sources):
+            return None
+        return self.parameter(v)
+
     def _ancestors(self, v: ValueId) -> set[ValueId]:
         """The graph inputs that a value depends on."""
         wanted = {v}

@@ -114,6 +114,21 @@ def test_a_fed_trip_count_decides_about_shapes_where_it_is_known() -> None:
     assert list(g.parameters) == [g.inputs[1]]
 
 
+def test_a_fed_mode_chooses_a_branch_but_data_does_not() -> None:
+    then = graph([node("Exp", ["x"], ["t"])], [], [info("t", (3,))])
+    other = graph([node("Neg", ["x"], ["e"])], [], [info("e", (3,))])
+    chosen = node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    mode = [node("Equal", ["mode", "rate"], ["c"]), chosen]
+    m = model(mode, [info("x", (3,)), info("mode", (), I64)], ["y"], {"rate": np.array(16000)})
+    assert [n.op for n in import_model(m, fed={"mode": np.array(8000)}).nodes] == ["Neg"]
+    data = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Greater", ["s", "zero"], ["c"]), chosen]
+    m = model(data, {"x": (3,)}, ["y"], {"zero": np.float32(0)})
+    g = import_model(m, fed={"x": np.ones(3, np.float32)})
+    assert g.nodes[-1].kind is Kind.CONTROL
+    assert not g.parameters
+    assert not g.open_parameters
+
+
 def test_a_value_that_grows_is_imported_when_it_runs() -> None:
     found = next(n.compute for n in import_model(loop_that_grows(3).model).nodes if isinstance(n.compute, Control))
     assert found.graphs == ()
