@@ -8,7 +8,7 @@ by onnx's reference evaluator, and a warning says so.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class Inner(Protocol):
     @property
     def launch_log(self) -> tuple[Launched, ...]: ...
 
-    def run_inside(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
+    def run_inside(self, inputs: Sequence[Any]) -> list[Any]: ...
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class ControlRunner(Generic[E]):
         self._device = device
         self._accuracy = accuracy
         self._build = build
-        self._names = [self._fed(b) for b in control.bodies]
+        self._fed_at = [self._fed(b) for b in control.bodies]
         self._made: list[dict[Types, E]] = [{} for _ in control.bodies]
         try:
             for body, plan, made in zip(control.bodies, plans, self._made, strict=True):
@@ -82,12 +82,12 @@ class ControlRunner(Generic[E]):
             self.close()
             raise
 
-    def _fed(self, body: Body) -> list[str]:
-        """The inputs of a body that are no constants of its graph."""
+    def _fed(self, body: Body) -> list[int]:
+        """The positions of a body's inputs that are no constants of its graph."""
         if body.graph is not None:
-            return [body.graph.values[v].name for v in body.graph.inputs]
+            return [body.names.index(body.graph.values[v].name) for v in body.graph.inputs]
         constant = self._constants(body)
-        return [n for k, n in enumerate(body.names) if k not in constant]
+        return [k for k in range(len(body.names)) if k not in constant]
 
     def _constants(self, body: Body) -> dict[int, np.ndarray]:
         first = len(body.names) - len(body.captures)
@@ -99,22 +99,21 @@ class ControlRunner(Generic[E]):
         return tuple(e for made in self._made for e in made.values())
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The node's outputs; none of them is an array of the inputs."""
+        """The node's outputs; none of them is an array of the inputs or a constant."""
         self.log.clear()
         given = {id(x) for x in inputs}
         results = run_control(self.control, inputs, self._run_body)
-        return [y.copy() if id(y) in given and isinstance(y, np.ndarray) else y for y in results]
+        return [y.copy() if _is_shared(y, given) else y for y in results]
 
     def _run_body(self, k: int, inputs: Sequence[Any]) -> Sequence[Any]:
-        given = dict(zip(self.control.bodies[k].names, inputs, strict=True))
-        feeds = {n: given[n] for n in self._names[k]}
-        types = tuple(_type(x) for x in feeds.values())
+        feeds = [inputs[j] for j in self._fed_at[k]]
+        types = tuple(_type(x) for x in feeds)
         engine = self._made[k].get(types) or self._make(k, types, inputs)
         if engine is None:
             return self._on_host(self.control.bodies[k], inputs)
         outputs = engine.run_inside(feeds)
         self.log += engine.launch_log
-        return list(outputs.values())
+        return outputs
 
     def _make(self, k: int, types: Types, inputs: Sequence[Any]) -> E | None:
         """An engine for what is fed; None where there are too many already, or the graph does not fit these shapes."""
@@ -122,7 +121,7 @@ class ControlRunner(Generic[E]):
         if len(self._made[k]) >= LIMIT:
             self._fall_back(f"met more than {LIMIT} sets of shapes, further ones run on the host")
             return None
-        constant = {j: a for j, a in self._constants(body).items() if body.names[j] not in self._names[k]}
+        constant = {j: a for j, a in self._constants(body).items() if j not in self._fed_at[k]}
         try:
             graph = body_graph(body, inputs, constant)
         except (ModelError, ShapeError) as error:
@@ -151,6 +150,11 @@ class ControlRunner(Generic[E]):
         """Free memory and threads."""
         for engine in self.engines:
             engine.close()
+
+
+def _is_shared(y: Any, given: Collection[int]) -> bool:
+    """Whether an array belongs to others: a fed one, or a constant, which none may write to."""
+    return isinstance(y, np.ndarray) and (id(y) in given or not y.flags.writeable)
 
 
 def _type(x: Any) -> Type:

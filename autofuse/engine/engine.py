@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,23 +151,8 @@ class Engine:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once: {input name: array} -> {output name: array}. InputError where an input is missing or does not fit."""
         self.forget_runs()
-        return self.run_inside(inputs)
-
-    def forget_runs(self) -> None:
-        """Begin to count runs anew, here and in the graphs inside of control-flow nodes."""
-        self.runs = 0
-        for c in self.controls.values():
-            for e in c.engines:
-                e.forget_runs()
-
-    def run_inside(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run as a part of another engine's run, which counts the runs."""
-        self.runs += 1
         known = self._feed(inputs)
-        self._ran.clear()
-        for k, step in enumerate(self.steps):
-            self._step(k, step, known)
-            self._ran.append(self._launched(k, step))
+        self._go(known)
         out: dict[str, np.ndarray] = {}
         given: set[int] = set()
         for name, v in zip(self.graph.output_names, self.graph.outputs, strict=True):
@@ -176,6 +161,30 @@ class Engine:
             out[name] = value.copy() if shared and isinstance(value, np.ndarray) else value
             given.add(id(value))
         return out
+
+    def forget_runs(self) -> None:
+        """Begin to count runs anew, here and in the graphs inside of control-flow nodes."""
+        self.runs = 0
+        for c in self.controls.values():
+            for e in c.engines:
+                e.forget_runs()
+
+    def run_inside(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run as a part of another engine's run, which counts the runs, on inputs whose types were looked at.
+
+        What is given out may be an input or a constant itself.
+        """
+        known: dict[ValueId, Any] = {**self.graph.constants, **dict(zip(self.graph.inputs, inputs, strict=True))}
+        self._go(known)
+        return [known[v] for v in self.graph.outputs]
+
+    def _go(self, known: dict[ValueId, Any]) -> None:
+        """Take every step once."""
+        self.runs += 1
+        self._ran.clear()
+        for k, step in enumerate(self.steps):
+            self._step(k, step, known)
+            self._ran.append(self._launched(k, step))
 
     def _feed(self, inputs: Mapping[str, np.ndarray]) -> dict[ValueId, Any]:
         known: dict[ValueId, Any] = dict(self.graph.constants)
