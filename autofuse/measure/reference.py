@@ -1,6 +1,7 @@
 """The float64 reference of a region, and the comparison of a kernel's outputs with it.
 
-The reference evaluates the region's stages one after the other in numpy, in float64, without rounding to the stored types in between. Contractions
+The reference evaluates the region's stages one after the other in numpy, in float64, without rounding to the stored types in between; where
+the model itself casts to a half type or a narrow one, it rounds. Contractions
 go through einsum, so a whole reference costs little even for large ones and every element of every output is compared.
 """
 
@@ -9,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.dtype import NARROW_FLOATS, DType
-from autofuse.ir.expr import Expr
+from autofuse.ir.expr import Apply, Expr, walk
 from autofuse.ir.stage import Stage
 from autofuse.measure.inputs import generator_of
 from autofuse.ops.alone import evaluate_alone
@@ -101,7 +103,7 @@ def compare_outputs(
         if mine.shape != ref.shape:
             return Check(False, math.inf, f"{where} has shape {mine.shape}, the reference {ref.shape}")
         if dtype.is_float and not dtype.is_narrow:
-            error, reason = compare_floats(mine, ref, dtype, tolerance)
+            error, reason = compare_floats(mine, ref, dtype, Tolerance(*tolerance.of(_coarsest(program, dtype))))
             worst = max(worst, error)
             if reason:
                 return Check(False, error, f"{where}: {reason}")
@@ -111,6 +113,15 @@ def compare_outputs(
             if reason:
                 return Check(False, math.inf, f"{where}: {reason}")
     return Check(True, worst)
+
+
+@lru_cache(maxsize=1 << 12)
+def _coarsest(program: RegionProgram, dtype: DType) -> DType:
+    """The type whose tolerance an output has: its own, or that of a half type which the region casts to on the way, as such a cast may go
+    to either of two neighbours where its operand is computed."""
+    bodies = [s.stage.body for s in program.steps if isinstance(s.stage, Stage)]
+    kinds = {e.dtype for body in bodies for e in walk(body) if isinstance(e, Apply) and e.fn == "cast"} | {dtype}
+    return next((t for t in (DType.BFLOAT16, DType.FLOAT16) if t in kinds), dtype)
 
 
 def compare_floats(mine: np.ndarray, ref: np.ndarray, dtype: DType, tolerance: Tolerance) -> tuple[float, str]:

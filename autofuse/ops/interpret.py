@@ -67,7 +67,9 @@ def evaluate_expr(root: Expr, env: Mapping[Expr, Any], inputs: Sequence[np.ndarr
             case Load():
                 done[e] = _load(e, done, counted, inputs, wide)
             case Apply("cast", (a,)):
-                done[e] = convert(done[a], e.dtype, wide)
+                # A cast to a half type in a body is the model's own, and so is its rounding; storing one rounds nothing here.
+                kept = convert(done[a], e.dtype) if e.dtype.is_half else done[a]
+                done[e] = convert(kept, e.dtype, wide)
             case Apply("bitcast", (a,)):
                 done[e] = reinterpret(done[a], a.dtype, e.dtype, wide)
             case Apply():

@@ -44,7 +44,8 @@ def _quantize(c: Call) -> Sequence[ValueId]:
     """saturate(round(x / scale) + zero point), rounding halves to even; to a float type there is no rounding but that to the type.
 
     The zero point of an 8-bit float is 0 and says nothing but the type. The division is done in the type of the scale, unless `precision`
-    names another (half types in float32; for integer scales in float64, which holds their quotients).
+    names another; for integer scales in float64, which holds their quotients. In a half type the quotient is rounded to it, where x has
+    that type too or `precision` asks for it: a float32 x keeps its digits.
     """
     b = c.builder
     x, scale = c.input(0), c.input(1)
@@ -59,15 +60,20 @@ def _quantize(c: Call) -> Sequence[ValueId]:
         raise Unsupported(f"quantization to {to.value}")
     place = _place(c, scale, axis)
     given = c.attr("precision", 0)
-    precision = element_type(int(given)).compute if given else b.dtype(scale).compute
-    if not precision.is_float:
-        precision = DType.FLOAT64
+    kind = element_type(int(given)) if given else b.dtype(scale)
+    precision = kind.compute if kind.is_float else DType.FLOAT64
+    rounds = kind.is_half and (bool(given) or b.dtype(x) is kind)
     zero = c.input(2) if c.has(2) and (to.is_integer or to.bits < 8) else None
     zero_place = place if zero is None else _place(c, zero, axis)
     saturate = bool(c.attr("saturate", 1))
 
     def body(i: Index, read: Reader) -> Expr:
-        e = call("div", cast_to(read(0, i), precision), cast_to(read(1, place(i)), precision))
+        parts = [read.raw(0, i), read.raw(1, place(i))]
+        if given:
+            parts = [rounded(e, kind) for e in parts]
+        e = call("div", *(cast_to(cast_to(e, e.dtype.compute), precision) for e in parts))
+        if rounds:
+            e = cast_to(cast_to(e, kind), precision)
         if to.is_integer:
             e = call("round", e)
         if zero is not None:
@@ -166,6 +172,9 @@ QUANTIZATIONS: tuple[Op, ...] = (
             Sample((_X, np.full((2, 3, 2), 0.01, np.float32)), {"axis": 2, "block_size": 2, "output_dtype": 3}),
             Sample((_X, np.full((2, 3, 2), 0.25, np.float32)), {"axis": -1, "block_size": 3, "output_dtype": 22}),
             Sample((_X, _f(0.02).astype(F16)), {"precision": 1, "output_dtype": 3}, opset=23),
+            Sample((_X, _f(0.02)), {"precision": 10, "output_dtype": 3}, opset=23),
+            Sample(((F16, (3, 200)), _f(0.0137).astype(F16)), {"output_dtype": 3}),
+            Sample(((F32, (3, 200)), _f(0.0137).astype(F16)), {"output_dtype": 3}),
         ),
     ),
     Op(

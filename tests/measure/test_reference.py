@@ -7,7 +7,7 @@ import pytest
 from measure_regions import F32, argmax, build, gather, matmul, mlp, program, rounded, softmax, unary
 
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import call, const
+from autofuse.ir.expr import Expr, call, cast_to, const
 from autofuse.measure import arrays
 from autofuse.measure.inputs import Range, draw, generator_of, graph_inputs, program_inputs, ranges_of_program
 from autofuse.measure.oracle import compare_model, graph_flops, whole_reference
@@ -174,6 +174,25 @@ def test_a_narrow_float_may_differ_only_at_an_edge() -> None:
         other = right.copy()
         other[k] = value
         assert compare_outputs(p, [x], [other], [ref], DEFAULT).ok == fine, k
+
+
+@pytest.mark.parametrize("kind", [DType.BFLOAT16, DType.FLOAT16])
+@pytest.mark.parametrize("rest", [False, True])
+def test_a_cast_of_the_model_rounds_in_the_reference_too(kind: DType, rest: bool) -> None:
+    """What a half type cuts off is a number that models compute with: x in two halves, say."""
+
+    def body(x: Expr) -> Expr:
+        h = cast_to(cast_to(x, kind), DType.FLOAT32)
+        return call("sub", x, h) if rest else h
+
+    p = program(build(lambda b: [b.elementwise([b.input("x", DType.FLOAT32, (1000,))], body)]))
+    (x,) = program_inputs(p)
+    (ref,) = reference_outputs(p, [x])
+    h = x.astype(kind.numpy).astype(np.float32)
+    got = x - h if rest else h
+    np.testing.assert_array_equal(got, ref)
+    assert compare_outputs(p, [x], [got], [ref], DEFAULT).ok
+    assert not compare_outputs(p, [x], [np.zeros_like(got) if rest else got * 1.1], [ref], DEFAULT).ok
 
 
 def test_integers_of_integers_are_exact() -> None:
