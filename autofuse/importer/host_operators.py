@@ -2,7 +2,7 @@
 
 The evaluator's own Loop takes a left-out condition for false and joins scalars and matrices along the wrong axis; its own Scan knows
 neither directions nor axes nor the batches of opset 8. Both run their bodies in the reference evaluator. Scatter is the old name of
-ScatterElements.
+ScatterElements. A text is cast to no type that numpy lacks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TypeProto, helper
+from onnx import TensorProto, TypeProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_cast import cast_to
 
 BATCHED_SCAN = 9
 """Below this opset Scan works on batches."""
@@ -131,4 +132,34 @@ class Scatter(OpRun):
         return (out,)
 
 
-OVERRIDES: list[type[OpRun]] = [Loop, Scan, Scatter]
+class Cast(OpRun):
+    """Casts of texts; the evaluator's own knows no way from a text to the types that numpy lacks."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: np.ndarray, to: int, saturate: int | None = 1, round_mode: str | None = "up"
+    ) -> tuple[np.ndarray]:
+        return (_cast(x, to, saturate, round_mode),)
+
+
+class CastLike(OpRun):
+    """The same, with a tensor of the type that is wanted."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: np.ndarray, like: np.ndarray, saturate: int | None = 1, round_mode: str | None = "up"
+    ) -> tuple[np.ndarray]:
+        text = like.dtype.kind in "OUST"
+        to = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(like.dtype)
+        return (_cast(x, to, saturate, round_mode),)
+
+
+def _cast(x: np.ndarray, to: Any, saturate: int | None, round_mode: str | None) -> np.ndarray:
+    if x.dtype.kind in "OUST" and helper.tensor_dtype_to_np_dtype(to).isbuiltin == 2:
+        x = x.astype(np.float32)
+    return np.asarray(cast_to(x, to, saturate is None or bool(saturate), round_mode or "up"))
+
+
+OVERRIDES: list[type[OpRun]] = [Loop, Scan, Scatter, Cast, CastLike]

@@ -117,3 +117,26 @@ def test_scatter_by_its_old_name() -> None:
     check(
         model([node("Scatter", ["x", "i", "u"], axis=1)], {"x": (2, 4), "u": (1, 3)}, ["y"], constants, opset=9, ir=4)
     )
+
+
+@pytest.mark.parametrize(
+    ("to", "texts", "expected"),
+    [
+        ("FLOAT8E4M3FN", ["1.5", "NaN", "-INF", "1e3"], [1.5, np.nan, -448, 448]),
+        ("BFLOAT16", ["0.5", "+INF"], [0.5, np.inf]),
+        ("INT4", ["7", "-8"], [7, -8]),
+        ("FLOAT", ["-1e-3", "inf"], [-1e-3, np.inf]),
+        ("INT64", ["12345678901234567", "-1"], [12345678901234567, -1]),
+    ],
+)
+def test_texts_become_numbers_of_every_type(to: str, texts: list[str], expected: list[float]) -> None:
+    code = TensorProto.DataType.Value(to)
+    dtype = helper.tensor_dtype_to_np_dtype(code)
+    text, one = info("x", (len(texts),), TensorProto.STRING), info("like", (1,), code)
+    nodes = [node("Cast", ["x"], ["y"], to=code), node("CastLike", ["x", "like"], ["z"])]
+    m = model(nodes, [text, one], ["y", "z"], opset=25)
+    given = {"x": np.array(texts, object), "like": np.ones(1, np.float32).astype(dtype)}
+    want = np.array(expected, np.int64 if to == "INT64" else np.float32).astype(dtype)
+    for mine in run_reference(import_model(m), given):
+        assert mine.dtype == dtype
+        np.testing.assert_array_equal(mine.astype(np.float64), want.astype(np.float64))
