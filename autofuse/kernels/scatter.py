@@ -54,19 +54,22 @@ class Updates:
         """How many updates follow one another."""
         return points(self.ordered)
 
-    def write(self, at: Mapping[Expr, Expr], owners: int = 1, owner: Expr | None = None) -> tuple[Stmt, ...]:
-        """The statements of one update where the axes stand at the given points; of several owners only the one whose part it is writes."""
-        place, offset, value = (ix.substitute(e, at) for e in (self.place, self.offset, self.value))
+    def write(self, at: Mapping[Expr, Expr]) -> tuple[Stmt, ...]:
+        """The statements of one update where the axes stand at the given points."""
+        offset, value = (ix.substitute(e, at) for e in (self.offset, self.value))
         s = self.scatter
         buffer = self.operands.outputs[0]
         if s.combine is not None:
             old = cast_to(load(buffer, (offset,), buffer.dtype), s.dtype.compute)
             value = call(FUNCTIONS[s.combine], old, cast_to(value, s.dtype.compute))
-        found: tuple[Stmt, ...] = (Store(buffer, offset, cast_to(value, s.dtype)),)
-        if owners > 1 and owner is not None:
-            mine = ix.floor_mod(place, owners)
-            found = (If(apply("eq", (mine, owner), DType.BOOL), found),)
-        return found
+        return (Store(buffer, offset, cast_to(value, s.dtype)),)
+
+    def owned(self, body: tuple[Stmt, ...], at: Mapping[Expr, Expr], owners: int, owner: Expr) -> tuple[Stmt, ...]:
+        """The statements under the condition that the place which they write belongs to one of several owners."""
+        if owners == 1:
+            return body
+        mine = ix.floor_mod(ix.substitute(self.place, at), owners)
+        return (If(apply("eq", (mine, owner), DType.BOOL), body),)
 
 
 def points(axes: tuple[Var, ...]) -> int:

@@ -15,7 +15,7 @@ from autofuse.kernels.launches import region_launch
 from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.points import below, up
 from autofuse.kernels.scatter import Updates, initial_variant, points, updates_of
-from autofuse.loops.ir import For, If, LoopKind, Stmt, loop
+from autofuse.loops.ir import For, If, LoopKind, loop
 
 FILL = 16384
 """Threads that keep a device reasonably busy."""
@@ -71,7 +71,7 @@ def _updates(u: Updates, threads: int, owners: int) -> For:
     point = ix.floor_mod(number, u.apart)
     owner = ix.floor_div(number, u.apart)
     at: dict[Expr, Expr] = dict(zip(axes, ix.unflatten(point, shape), strict=True))
-    body: tuple[Stmt, ...] = u.write(at, owners, owner)
+    body = u.owned(u.write(at), at, owners, owner)
     for a in reversed(u.ordered):
         body = (loop(a, LoopKind.SERIAL, *body),)
     if total % threads:

@@ -33,18 +33,21 @@ class ScatterHost:
             yield variant_for(self.name, "ordered", program)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
-        """`apart` updates side by side; `steps` one after the other; `places` among which owners divide; `cores`."""
+        """`apart` updates side by side; `steps` one after the other; `places` among which owners divide; `least` of a task; `cores`."""
         u = updates_of(variant)
-        return {"apart": u.apart, "steps": u.steps, "places": u.places, "cores": target.cores}
+        facts: dict[str, Choice] = {"apart": u.apart, "steps": u.steps, "places": u.places, "cores": target.cores}
+        return {**facts, "least": 1024 if in_rows(u) else 16}
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
         """Tasks of about 16 Ki updates; several owners where too few updates are independent."""
         u = updates_of(variant)
         task = 16384
-        while task > 16 and (task * u.steps > 1 << 16 or u.apart // task < 2 * target.cores):
+        least = 1024 if in_rows(u) else 16  # whole rows of the output are written faster than columns of it
+        while task > least and (task * u.steps > 1 << 16 or u.apart // task < 2 * target.cores):
             task //= 4
         owners = 1
-        while owners < min(target.cores, u.places) and u.apart * owners < target.cores and u.steps >= SMALL:
+        many = u.steps * min(u.apart, task) >= SMALL
+        while owners < min(target.cores, u.places) and up(u.apart, task) * owners < target.cores and many:
             owners *= 2
         return Schedule.of({"task": task, "owners": owners})
 
@@ -66,8 +69,10 @@ class ScatterHost:
 def _updates(u: Updates, task: int, owners: int, target: Target) -> For:
     """The grid over owners, outer points and chunks of inner ones."""
     inner = points(u.inner)
-    chunk = min(inner, max(1, task))
-    chunks = up(inner, chunk)
+    chunks = up(inner, task)
+    if in_rows(u) and inner % chunks:
+        chunks = 1  # pieces of rows are of one length
+    chunk = up(inner, chunks)
     outer = points(u.outer)
     each = max(1, min(outer, task // max(chunk, 1))) if chunks == 1 else 1
     blocks = up(outer, each)
@@ -93,11 +98,11 @@ def _inner(
 
     def one(point: Expr) -> tuple[Stmt, ...]:
         where: dict[Expr, Expr] = dict(zip(u.inner, ix.unflatten(point, _shape(u.inner)), strict=True))
-        return u.write({**at, **where}, owners, owner)
+        return u.owned(u.write({**at, **where}), {**at, **where}, owners, owner)
 
     if not u.inner:
         return one(const(0))
-    if owners == 1 and inner % chunk == 0 and _in_rows(u):
+    if inner % chunk == 0 and in_rows(u):
         last = u.inner[-1]
         lanes = target.lanes(max(u.scatter.dtype.compute.itemsize, u.scatter.dtype.itemsize))
 
@@ -105,7 +110,7 @@ def _inner(
             where: dict[Expr, Expr] = {**at}
             return (lanewise(start, width, unroll, lambda p, _: u.write({**where, last: ix.add(begin, p)}), "w"),)
 
-        return span(chunk, lanes, 1, block, "x")
+        return u.owned(span(chunk, lanes, 1, block, "x"), at, owners, owner)
     p = var("p", chunk)
     point = ix.add(begin, p)
     body = one(point)
@@ -114,7 +119,7 @@ def _inner(
     return (loop(p, LoopKind.SERIAL, *body),)
 
 
-def _in_rows(u: Updates) -> bool:
+def in_rows(u: Updates) -> bool:
     """Whether the one inner axis runs along rows of the output and of what is read, whose places do not depend on it."""
     if len(u.inner) != 1 or not moves_with(u, u.inner[0]):
         return False

@@ -28,6 +28,22 @@ def better(sort: Sort, a: Expr, b: Expr) -> Expr:
     return call("or", greater, ix.both(call("isnan", a), ix.negate(call("isnan", b))))
 
 
+def flag(test: Expr) -> Expr:
+    """A test as 0 or 1, to compute with."""
+    return cast_to(test, DType.INT32)
+
+
+def better_flag(sort: Sort, a: Expr, b: Expr) -> Expr:
+    """`better` as 0 or 1, without branches."""
+    if not sort.largest:
+        a, b = b, a
+    greater = flag(call("gt", a, b))
+    if not a.dtype.is_float:
+        return greater
+    number = call("sub", const(1, DType.INT32), flag(call("isnan", b)))
+    return call("bit_or", greater, call("bit_and", flag(call("isnan", a)), number))
+
+
 def deliver(sort: Sort, r: Rows, operands: Operands, row: Expr, rank: Expr, position: Expr) -> tuple[Stmt, ...]:
     """Write the element at a position of a row as the rank-th of its row."""
     found: list[Stmt] = []

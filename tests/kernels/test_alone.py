@@ -134,6 +134,12 @@ LARGER: dict[str, Callable[[], Case]] = {
     "a power of two": lambda: one(
         Sort((2, 256), DType.INT32, 1, 256, True), RNG.integers(-9, 9, (2, 256)).astype(np.int32)
     ),
+    "best of a long row": lambda: one(Sort((3, 1500), F32, 1, 40, True), few_values(3, 1500)),
+    "best of a rising row": lambda: one(Sort((1500,), DType.INT64, 0, 100, True), np.arange(1500) // 3),
+    "best of a falling row": lambda: one(
+        Sort((600, 2), DType.UINT8, 0, 20, False), RNG.integers(0, 9, (600, 2)).astype(np.uint8)
+    ),
+    "wide rows": lambda: scattered(numbers(7, 2500), RNG.integers(0, 7, 20), numbers(20, 2500), Combine.SUM),
     "a few of many rows": lambda: one(Sort((300, 70), F32, 1, 4, True), few_values(300, 70)),
     "positions of half": lambda: one(Sort((5, 37), DType.FLOAT16, 1, 20, True), numbers(5, 37, dtype="float16")),
     "a long running sum": lambda: one(Running((2, 5000), F32, 1, Combine.SUM), numbers(2, 5000)),
