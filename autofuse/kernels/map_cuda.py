@@ -13,8 +13,8 @@ from autofuse.ir.target import Target
 from autofuse.kernels.access import Binding, bind, plain_layouts
 from autofuse.kernels.base import Choice, Lowered, Schedule, Variant
 from autofuse.kernels.launches import region_launch
-from autofuse.kernels.points import Points, below, place, points_of, up, vector_limit
-from autofuse.kernels.transpose_cuda import crossing, transpose
+from autofuse.kernels.points import Points, below, crossing, place, points_of, up, vector_limit
+from autofuse.kernels.transpose_cuda import transpose
 from autofuse.loops.ir import For, If, Let, LoopKind, Stmt, Store, loop
 
 
@@ -36,7 +36,7 @@ class MapCuda:
         flat = Variant(self.name, "flat", program, ins, outs)
         yield flat
         points, _ = _points(flat)
-        if crossing(points) is not None:
+        if crossing(points.rows, points.values) is not None:
             yield Variant(self.name, "tile", program, ins, outs)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:

@@ -9,14 +9,16 @@ from functools import lru_cache
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Expr, Var, const, select
+from autofuse.ir.expr import Expr, Load, Var, const, select
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.access import Binding, Resolver, bind, collapse, iterate
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
 from autofuse.kernels.layouts import map_layouts
 from autofuse.kernels.nest import streams
+from autofuse.kernels.points import crossing
 from autofuse.kernels.spans import lanewise, tasks
+from autofuse.kernels.transpose_host import tiles
 from autofuse.loops.ir import Kernel, Stmt, Store
 from autofuse.loops.verify import verify_kernel
 
@@ -72,10 +74,18 @@ class MapHost:
             yield Variant(self.name, "vector", program, ins, outs)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
-        """`points`: elements of an output; `bytes`: of all operands; `cores`, `l3`."""
+        """`points`: elements of an output; `bytes`: of all operands; `crossing`: whether an input runs along another axis than the
+        output; `cores`, `l3`."""
         form = _form(variant)
         nbytes = bind(variant).nbytes
-        return {"points": form.row_points, "bytes": nbytes, "cores": target.cores, "l3": target.l3}
+        turned = _turned(variant, target) is not None
+        return {
+            "points": form.row_points,
+            "bytes": nbytes,
+            "crossing": int(turned),
+            "cores": target.cores,
+            "l3": target.l3,
+        }
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
         """Tasks of 16 Ki elements, or smaller ones so that each core has some."""
@@ -83,7 +93,9 @@ class MapHost:
         task = 16384
         while task > 1024 and points // task < 4 * target.cores:
             task //= 4
-        return Schedule.of({"task": task, "unroll": 2, "stream": int(streams(bind(variant).nbytes, target))})
+        tile = int(_turned(variant, target) is not None)
+        stream = int(streams(bind(variant).nbytes, target))
+        return Schedule.of({"task": task, "unroll": 1 if tile else 2, "stream": stream, "tile": tile})
 
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""
@@ -110,9 +122,25 @@ class MapHost:
 
         widest = max(b.dtype.itemsize for b in binding.parameters)
         lanes = target.lanes(widest)
-        body = tasks(axes[:-1], n, lanes, schedule.integer("unroll"), schedule.integer("task"), block)
+        turned = _turned(variant, target) if schedule.flag("tile") else None
+        if turned is not None:
+            across, staged = turned
+            task = schedule.integer("task")
+            body = tiles(axes, across, staged, values, offsets, binding.outputs, lanes, task, stream)
+        else:
+            body = tasks(axes[:-1], n, lanes, schedule.integer("unroll"), schedule.integer("task"), block)
         kernel = Kernel("map", binding.parameters, body, body.var.extent or 0, flops=form.flops, bytes=binding.nbytes)
         return Lowered((RegionLaunch(verify_kernel(kernel), binding.arguments),))
+
+
+def _turned(variant: Variant, target: Target) -> tuple[Var, tuple[Load, ...]] | None:
+    """The axis to turn around and the loads along it, where all tensors have elements of 4 or of 8 bytes: tiles are square."""
+    points = map_points(variant)
+    sizes = {b.dtype.itemsize for b in points.binding.parameters}
+    if len(sizes) != 1 or not sizes <= {4, 8}:
+        return None
+    side = target.lanes(sizes.pop())
+    return crossing(points.axes, points.values, side) if side >= 4 else None
 
 
 def _form(variant: Variant) -> Form:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from autofuse.fusion.form import Form
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Apply, Expr, Load, Var, const, loads, variables
+from autofuse.ir.expr import Apply, Expr, Load, Var, const, loads, var, variables
 from autofuse.kernels.access import Binding, Resolver, collapse
 
 VECTOR_BYTES = 16
@@ -134,3 +134,44 @@ def up(n: int, d: int) -> int:
 def below(e: Expr, n: int) -> Expr:
     """e < n, folded where the ranges decide."""
     return ix.less(e, const(n))
+
+
+_LEAST = 8
+"""An axis shorter than this fills too little of a tile to be worth one."""
+
+
+def crossing(
+    rows: Sequence[Var], values: Sequence[Expr], side: int | None = None
+) -> tuple[Var, tuple[Load, ...]] | None:
+    """The axis along which inputs are contiguous while the outputs are not, and the loads that run along it.
+
+    `rows` are the axes with the outputs' innermost one last. With `side`, inputs need be contiguous only within every `side` points, as
+    channels in blocks are. None where all inputs run along the outputs' axis, or tiles would be narrow.
+    """
+    if len(rows) < 2:
+        return None
+    inner = rows[-1]
+    if (inner.extent or 0) < _LEAST:
+        return None
+    along: dict[Var, list[Load]] = {}
+    for value in values:
+        for ld in own_loads(value):
+            if inner not in variables(ld.index[0]) or stride_of(ld.index[0], inner) == 1:
+                continue
+            for axis in rows[:-1]:
+                if _stride_within(ld.index[0], axis, side) == 1 and ld not in along.setdefault(axis, []):
+                    along[axis].append(ld)
+    axes = [a for a in along if (a.extent or 0) >= _LEAST]
+    if not axes:
+        return None
+    best = max(axes, key=lambda a: len(along[a]))
+    return best, tuple(along[best])
+
+
+def _stride_within(offset: Expr, axis: Var, side: int | None) -> int | None:
+    """The stride along an axis, or along each run of `side` points of it."""
+    if side is None or axis not in variables(offset):
+        return stride_of(offset, axis)
+    lane = var("lane", side)
+    block = var("block", -(-(axis.extent or 1) // side))
+    return stride_of(ix.substitute(offset, {axis: ix.add(ix.mul(block, side), lane)}), lane)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Expr, Load, Var, load, var, variables
+from autofuse.ir.expr import Expr, load, var
 from autofuse.kernels.access import Binding
-from autofuse.kernels.points import Points, below, own_loads, stride_of, up
+from autofuse.kernels.points import Points, below, crossing, up
 from autofuse.loops.ir import (
     Alloc,
     Barrier,
@@ -29,35 +29,10 @@ _PITCH = TILE + 1
 
 _Make = Callable[[dict[Expr, Expr]], tuple[Stmt, ...]]
 
-_LEAST = 8
-"""An axis shorter than this fills too little of a tile to be worth one."""
-
-
-def crossing(points: Points) -> tuple[Var, tuple[Load, ...]] | None:
-    """The axis along which inputs are contiguous while the outputs are not, and the loads that run along it."""
-    if len(points.rows) < 2:
-        return None
-    inner = points.rows[-1]
-    if (inner.extent or 0) < _LEAST:
-        return None
-    along: dict[Var, list[Load]] = {}
-    for value in points.values:
-        for ld in own_loads(value):
-            if inner not in variables(ld.index[0]) or stride_of(ld.index[0], inner) == 1:
-                continue
-            for axis in points.rows[:-1]:
-                if stride_of(ld.index[0], axis) == 1 and ld not in along.setdefault(axis, []):
-                    along[axis].append(ld)
-    axes = [a for a in along if (a.extent or 0) >= _LEAST]
-    if not axes:
-        return None
-    best = max(axes, key=lambda a: len(along[a]))
-    return best, tuple(along[best])
-
 
 def transpose(points: Points, binding: Binding, threads: int) -> For:
     """The loop nest: load tiles along the inputs' axis, wait, evaluate and store along the outputs'."""
-    found = crossing(points)
+    found = crossing(points.rows, points.values)
     assert found is not None
     across, staged = found
     inner = points.rows[-1]

@@ -208,6 +208,14 @@ class FragmentStore:
 
 
 @dataclass(frozen=True)
+class TransposeTile:
+    """Rows and columns of a REGISTER buffer of side x side elements, which holds them row by row, change places."""
+
+    buffer: Buffer
+    side: int
+
+
+@dataclass(frozen=True)
 class Role:
     """Statements that only threads first .. first+count-1 of a block run (a producer warp, say)."""
 
@@ -233,6 +241,7 @@ Stmt = (
     | FragmentFill
     | MatrixMultiply
     | FragmentStore
+    | TransposeTile
     | Role
 )
 

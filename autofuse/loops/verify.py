@@ -19,6 +19,7 @@ from autofuse.loops.ir import (
     Stmt,
     Store,
     ThreadReduce,
+    TransposeTile,
     expressions,
 )
 
@@ -76,6 +77,9 @@ class _Checker:
                     raise self.fail(f"buffer {s.buffer.name} is written before it is allocated")
                 if s.buffer.scope is Scope.GLOBAL and not s.buffer.written:
                     raise self.fail(f"input {s.buffer.name} is written")
+            case TransposeTile():
+                if s.buffer not in buffers or s.buffer.scope is not Scope.REGISTER or s.buffer.size != s.side**2:
+                    raise self.fail(f"{s.buffer.name} is no square tile in registers of side {s.side}")
             case If():
                 self.block(s.then, known, buffers, inside | {"if"})
                 self.block(s.otherwise, known, buffers, inside | {"if"})

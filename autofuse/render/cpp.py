@@ -18,7 +18,7 @@ from autofuse.errors import CompileError, VerificationError
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, Load, Var, cast_to, load, rewrite
-from autofuse.loops.ir import Alloc, Buffer, Kernel, Let, Scope, Store
+from autofuse.loops.ir import Alloc, Buffer, Kernel, Let, Scope, Store, TransposeTile
 from autofuse.render.cpp_expr import ExpressionWriter, Frame
 from autofuse.render.cpp_flatten import Branch, Fold, Item, Line, Loop, flatten_kernel, registers
 from autofuse.render.cpp_types import SCALAR, TYPES, Mode, Namer, Value, stored, vector_type
@@ -133,6 +133,8 @@ class _Writer:
         match item:
             case Line(Alloc(b)):
                 self.allocate(b)
+            case Line(TransposeTile() as s):
+                self.turn(s)
             case Line(Let() as s):
                 self.let(s, Mode(item.lane))
             case Line(Store() as s):
@@ -185,6 +187,13 @@ class _Writer:
             self.w.lane_variables.add(s.var)
         kind = vector_type(s.var.dtype, mode.lanes, value.mask) if value.vector else TYPES[s.var.dtype]
         self.line(f"const {kind} {name} = {value.text};")
+
+    def turn(self, s: TransposeTile) -> None:
+        kept, name = self.kept.get(s.buffer), self.names.get(s.buffer)
+        if kept is None or kept.width != s.side or name is None:
+            raise CompileError(f"kernel {self.kernel.family}: a tile of {s.side} rows is not kept in vectors as wide")
+        self.line(f"af_transpose({', '.join(f'{name}_{k}' for k in range(s.side))});")
+        self.w.forget(s.buffer)
 
     def fold(self, f: Fold) -> None:
         mode, dtype = Mode(f.lane), f.target.dtype

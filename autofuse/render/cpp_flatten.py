@@ -27,6 +27,7 @@ from autofuse.loops.ir import (
     Stmt,
     Store,
     ThreadReduce,
+    TransposeTile,
     blocks_of,
     statements,
 )
@@ -37,9 +38,9 @@ MOST_LINES = 16384
 
 @dataclass(frozen=True)
 class Line:
-    """A Let, Store or Alloc; `lane` is the variable of the vector loop around it, or None."""
+    """A Let, Store, Alloc or TransposeTile; `lane` is the variable of the vector loop around it, or None."""
 
-    stmt: Let | Store | Alloc
+    stmt: Let | Store | Alloc | TransposeTile
     lane: Var | None
 
 
@@ -83,7 +84,7 @@ def flatten_kernel(kernel: Kernel, vector_bytes: int) -> tuple[Item, ...]:
 
 def _refuse(kernel: Kernel) -> None:
     for s in statements(kernel.body):
-        if not isinstance(s, (For, Let, Alloc, Store, If, Barrier, LaneReduce, ThreadReduce)):
+        if not isinstance(s, (For, Let, Alloc, Store, If, Barrier, LaneReduce, ThreadReduce, TransposeTile)):
             raise CompileError(f"kernel {kernel.family}: no rendering of {type(s).__name__} on the host yet")
         if isinstance(s, Alloc) and s.buffer.scope is Scope.FRAGMENT:
             raise CompileError(f"kernel {kernel.family}: no rendering of fragments on the host yet")
@@ -179,14 +180,14 @@ class _Flattener:
                         return
                     guard = None
                 yield self.line(Store(s.buffer, at(s.offset), at(s.value), guard, s.stream), lane)
-            case Alloc():
+            case Alloc() | TransposeTile():
                 yield self.line(s, lane)
             case LaneReduce():
                 yield self.fold(s, at, lane)
             case _:
                 pass  # a barrier among one thread
 
-    def line(self, stmt: Let | Store | Alloc, lane: Var | None) -> Line:
+    def line(self, stmt: Let | Store | Alloc | TransposeTile, lane: Var | None) -> Line:
         self.lines += 1
         if self.lines > MOST_LINES:
             raise CompileError(f"kernel {self.kernel.family}: unrolls to more than {MOST_LINES} statements")

@@ -161,6 +161,35 @@ template <class T, int N> AF vec<T, N> af_load_even(const T* p) {
   return af_pick_even<T, N>(p, typename af_count<N>::type());
 }
 
+// rows and columns of a square tile change places, a vector a row: blocks of S x S off the diagonal are exchanged, for S = 1, 2, 4, ...
+template <int S, class V, int... K> AF void af_exchange(V& a, V& b, af_indices<K...>) {
+  constexpr int n = sizeof...(K);
+#if defined(__clang__) || __GNUC__ >= 12
+  const V x = __builtin_shufflevector(a, b, ((K & S) ? n + K - S : K)...);
+  const V y = __builtin_shufflevector(a, b, ((K & S) ? n + K : K + S)...);
+#else
+  const V x = af_lanes<V>([&](int64_t l) { return (l & S) ? b[l - S] : a[l]; });
+  const V y = af_lanes<V>([&](int64_t l) { return (l & S) ? b[l] : a[l + S]; });
+#endif
+  a = x;
+  b = y;
+}
+template <int S, class V, int N> AF void af_exchange_blocks(V (&r)[N]) {
+#pragma GCC unroll 64
+  for (int i = 0; i < N; ++i)
+    if (!(i & S)) af_exchange<S>(r[i], r[i + S], typename af_count<N>::type());
+  if constexpr (2 * S < N) af_exchange_blocks<2 * S>(r);
+}
+template <class V, class... R> AF void af_transpose(V& first, R&... rest) {
+  constexpr int n = 1 + sizeof...(R);
+  static_assert(n == af_shape<V>::lanes, "a tile is square");
+  V r[n] = {first, rest...};
+  af_exchange_blocks<1>(r);
+  int k = 0;
+  first = r[k++];
+  ((rest = r[k++]), ...);
+}
+
 typedef float af_f16 __attribute__((vector_size(64)));
 typedef float af_f8 __attribute__((vector_size(32)));
 typedef float af_f4 __attribute__((vector_size(16)));
