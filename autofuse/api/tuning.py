@@ -64,7 +64,7 @@ def tune(
     storage: str | None = None,
     space: str | Path | None = None,
     trials: int | None = None,
-    sampler: str = "tpe",
+    sampler: str = "exact",
     rtol: float | None = None,
     atol: float | None = None,
     baseline: str | None = None,

@@ -50,7 +50,9 @@ def tune(
     ] = None,
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
-    sampler: Annotated[str, typer.Option("--sampler", hidden=True, help="tpe, nsga2, random or brute-force.")] = "tpe",
+    sampler: Annotated[
+        str, typer.Option("--sampler", hidden=True, help="exact, tpe, nsga2, random or brute-force.")
+    ] = "exact",
     trials: Annotated[
         int | None, typer.Option("--trials", hidden=True, min=1, help="At most so many plans, whatever the budget.")
     ] = None,

@@ -163,13 +163,19 @@ def _form(c: Candidate) -> Form | None:
     return form if isinstance(form, Form) else None
 
 
-RULES: tuple[Rule, ...] = (has_kernel, few_nodes, convex, arguments, aligned, bounded, not_repeated)
+PLACE_RULES: tuple[Rule, ...] = (has_kernel, few_nodes, convex)
+"""Rules about where in the graph the nodes stand."""
+
+PROGRAM_RULES: tuple[Rule, ...] = (arguments, aligned, bounded, not_repeated)
+"""Rules about what the nodes compute: equal programs get equal verdicts, but for the nodes to blame."""
+
+RULES: tuple[Rule, ...] = (*PLACE_RULES, *PROGRAM_RULES)
 
 
-def check(graph: Graph, region: Region, target: Target) -> Verdict:
+def check(graph: Graph, region: Region, target: Target, rules: tuple[Rule, ...] = RULES) -> Verdict:
     """The first refusal, or a yes."""
     candidate = Candidate(graph, region, target)
-    for rule in RULES:
+    for rule in rules:
         verdict = rule(candidate)
         if not verdict:
             return verdict

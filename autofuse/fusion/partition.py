@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autofuse.errors import VerificationError
-from autofuse.fusion.legality import check
+from autofuse.fusion.legality import PLACE_RULES, PROGRAM_RULES, check
 from autofuse.fusion.region import YES, Region, Verdict
+from autofuse.fusion.structure import Key, Structures
 from autofuse.fusion.views import is_join
 from autofuse.ir.graph import Graph, Node, NodeId, ValueId
 from autofuse.ir.stage import Kind
@@ -54,22 +55,40 @@ def edges_of(graph: Graph) -> tuple[Edge, ...]:
 
 
 class Partitioner:
-    """Decodes choices of edges into legal partitions; verdicts are remembered by the set of nodes."""
+    """Decodes choices of edges into legal partitions; verdicts are remembered by the set of nodes, and by structure for equal layers."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph = graph
         self.target = target
         self.edges = edges_of(graph)
+        self.structures = Structures(graph)
         self._verdicts: dict[frozenset[NodeId], Verdict] = {}
+        self._by_structure: dict[Key, tuple[Verdict, tuple[NodeId, ...]]] = {}
 
     def verdict(self, nodes: frozenset[NodeId]) -> Verdict:
         """Whether these nodes may be one region."""
         found = self._verdicts.get(nodes)
         if found is None:
-            region = Region.of(self.graph, nodes)
-            found = YES if len(nodes) == 1 else check(self.graph, region, self.target)
-            self._verdicts[nodes] = found
+            found = self._verdicts[nodes] = self.allowed(Region.of(self.graph, nodes))
         return found
+
+    def allowed(self, region: Region) -> Verdict:
+        """Whether a region may be one kernel. It may deliver less than all that is read outside; what it leaves out another one must make."""
+        if len(region.nodes) == 1:
+            return YES
+        placed = check(self.graph, region, self.target, PLACE_RULES)
+        if not placed:
+            return placed
+        key = self.structures.key(region)
+        found = self._by_structure.get(key)
+        if found is None:
+            found = check(self.graph, region, self.target, PROGRAM_RULES), region.nodes
+            self._by_structure[key] = found
+        verdict, asked = found
+        if asked == region.nodes or not verdict.nodes:
+            return verdict
+        at = {n: k for k, n in enumerate(asked)}
+        return replace(verdict, nodes=tuple(region.nodes[at[n]] for n in verdict.nodes))
 
     def merge(self, wanted: Iterable[Edge]) -> Partition:
         """Fuse the wanted edges one after the other, skipping those that a rule or a cycle among regions forbids."""

@@ -1,6 +1,7 @@
-"""What the device reaches: the bandwidth of a copy, the arithmetic of a register-tiled product, the cost of a launch.
+"""What the device reaches: the bandwidth of a copy from memory and within the caches, the arithmetic of a register-tiled product, the
+cost of a launch.
 
-The three are kernels of the usual families with results that numpy knows at once. They are measured once per device and kept in the records.
+All are kernels of the usual families with results that numpy knows at once. They are measured once per device and kept in the records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from autofuse.measure.programs import (
 from autofuse.measure.result import Measurement, Status
 
 SIGNATURE = "calibration"
-NAMES = ("copy", "product", "launch")
+NAMES = ("copy", "cached", "product", "launch")
+CACHED = 4.0
+"""How many times faster than from memory the caches are taken to be where that was not measured."""
 _PRODUCT = 768
 _ROW = 1024
 _LAUNCH_ELEMENTS = 16
@@ -44,12 +47,16 @@ _RUNS = 9
 
 @dataclass(frozen=True)
 class Reached:
-    """Bytes a second, FLOPs a second, seconds a launch; `measured` is False where a rough assumption stands in."""
+    """Bytes a second, FLOPs a second, seconds a launch; `measured` is False where a rough assumption stands in.
+
+    `cached` is the bandwidth within the caches next to the cores, of all cores together (on CUDA: within the L2)."""
 
     bandwidth: float
     flops: float
     launch: float
     measured: bool
+    cached: float = 0.0
+    """0 where it is not known."""
 
 
 def key_of(name: str) -> str:
@@ -69,16 +76,17 @@ def reached(rows: Mapping[str, Measurement], target: Target, threads: int) -> Re
         rows["product"].flops / best["product"] if "product" in best else assumed.flops,
         best.get("launch", assumed.launch),
         all(name in best for name in NAMES),
+        rows["cached"].bytes_model / best["cached"] if "cached" in best else CACHED * assumed.bytes,
     )
 
 
 def calibrate(device: Device) -> dict[str, Measurement]:
-    """Measure all three on a device; LaunchError where numbers are wrong."""
+    """Measure all of them on a device; LaunchError where numbers are wrong."""
     return {name: _measure(device, name, program) for name, program in _programs(device.target).items()}
 
 
 def calibration_kernels(target: Target, threads: int) -> list[Kernel]:
-    """The kernels of all three, to be compiled side by side beforehand."""
+    """All the kernels, to be compiled side by side beforehand."""
     chosen = [_chosen(p, target, threads) for p in _programs(target).values()]
     return [x.kernel for variant, schedule in chosen for x in lower(variant, schedule, target).launches]
 
@@ -86,8 +94,11 @@ def calibration_kernels(target: Target, threads: int) -> list[Kernel]:
 def _programs(target: Target) -> dict[str, RegionProgram]:
     # The last cache's size on either side of the copy, so that little stays in it from run to run.
     elements = max(1 << 22, target.l3 // 4)
+    # Both sides of the cached copy fill half of the caches that hold it.
+    near = max(1 << 14, target.l2 * (1 if target.is_cuda else target.cores) // 16)
     return {
         "copy": negation(elements - elements % _ROW),
+        "cached": negation(near - near % _ROW),
         "product": product(_PRODUCT),
         "launch": negation(_LAUNCH_ELEMENTS),
     }

@@ -262,6 +262,13 @@ class KernelStudies:
     def _heuristic(self, v: Variant) -> Schedule:
         return family(v.family).heuristic(v, self.target)
 
+    def effort(self, v: Variant) -> tuple[int, bool]:
+        """How many schedules of a variant were tried, and whether any are left as far as is known (they are listed when first needed)."""
+        study = self.of(v.program)
+        key = study.key(v)
+        table = study.tables.get(key)
+        return sum(1 for k, _ in study.tried if k == key), table is None or table.left > 0
+
     # ---- measuring
 
     def room(self, program: RegionProgram, deadline: float) -> int:

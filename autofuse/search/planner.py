@@ -15,7 +15,7 @@ from autofuse.engine.options import estimate
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import PlanError, VerificationError
 from autofuse.fusion.partition import Partition, Partitioner
-from autofuse.fusion.region import Region, RegionProgram, program_of
+from autofuse.fusion.region import Region, RegionProgram
 from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.measure.bench import Bench
@@ -33,20 +33,19 @@ class Planner:
         self.partitioner = partitioner
         self.studies = studies
         self.accuracy = accuracy
-        self._programs: dict[Region, RegionProgram] = {}
+        self._first: dict[str, Region] = {}
 
     def constants(self, program: RegionProgram) -> Mapping[int, np.ndarray]:
         """The model's own constants for a region program: those of the first region that has it."""
-        for region, known in self._programs.items():
-            if known.signature == program.signature:
-                return {k: self.graph.constants[v] for k, v in enumerate(region.inputs) if v in self.graph.constants}
-        return {}
+        region = self._first.get(program.signature)
+        if region is None:
+            return {}
+        return {k: self.graph.constants[v] for k, v in enumerate(region.inputs) if v in self.graph.constants}
 
     def program(self, region: Region) -> RegionProgram:
-        """The program of a region, remembered."""
-        found = self._programs.get(region)
-        if found is None:
-            found = self._programs[region] = program_of(self.graph, region)
+        """The program of a region, shared by equal ones and remembered."""
+        found = self.partitioner.structures.program(region)
+        self._first.setdefault(found.signature, region)
         return found
 
     def plan(self, partition: Partition, origin: str, direct: bool = False, known: bool = False) -> Plan | None:
@@ -106,8 +105,17 @@ class Planner:
             if r.region.nodes:
                 total += self.cost(r, self.program(r.region))[0]
             else:
-                total += estimate(variant_of(self.graph, r, self.bench.target), self.bench.target, self.bench.threads)
+                total += self._copy(r)
         return total
+
+    def _copy(self, r: PlannedRegion) -> float:
+        """The seconds of a reorder: as measured, else as estimated."""
+        variant = variant_of(self.graph, r, self.bench.target)
+        if variant.program.signature in self.studies.studies:
+            seconds, measured = self.cost(r, variant.program)
+            if measured:
+                return seconds
+        return estimate(variant, self.bench.target, self.bench.threads)
 
     def placed(self, plan: Plan, region_ns: Sequence[float]) -> list[tuple[Variant, Schedule, float]]:
         """The kernels of a plan with the seconds that their regions took in place: the median over equal ones."""

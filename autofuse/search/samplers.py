@@ -13,12 +13,16 @@ from optuna.distributions import CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
+from autofuse.engine.plan import Plan
 from autofuse.errors import UsageError
 from autofuse.fusion.partition import Partition, Partitioner
+from autofuse.kernels.base import Variant
 from autofuse.search.classes import EdgeClass, contested_classes, decode
 from autofuse.search.studies_file import StoredTrial
 
-SAMPLERS = ("tpe", "nsga2", "random", "brute-force")
+HEURISTIC = ("tpe", "nsga2", "random", "brute-force")
+EXACT = "exact"
+SAMPLERS = (EXACT, *HEURISTIC)
 SMALL = 6
 """Up to so many classes every combination is tried."""
 _STARTUP = 12
@@ -27,12 +31,18 @@ _MOST_REPEATS = 64
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A partition to be looked at. `token` is the sampler's own."""
+    """A partition to be looked at. `token` is the sampler's own.
+
+    A sampler that chooses layouts and variants, too, gives the whole `plan`, and in `lacking` the kernels that are to be measured, the most
+    telling first; a plan that lacks none is to be run.
+    """
 
     partition: Partition
     label: str
     token: object = None
     attributes: Mapping[str, str | float] = field(default_factory=dict)
+    plan: Plan | None = None
+    lacking: tuple[Variant, ...] = ()
 
 
 class PlanSampler(Protocol):
@@ -50,7 +60,7 @@ class PlanSampler(Protocol):
     def gap(self) -> float: ...
 
     def propose(self) -> Proposal | None:
-        """The next partition, or None when there is nothing left to propose."""
+        """The next partition, or None when there is nothing left to propose (by the costs that are known now)."""
 
     def observe(self, proposal: Proposal, seconds: float) -> None:
         """The cost of a proposal; infinity where it cannot run."""
@@ -58,13 +68,16 @@ class PlanSampler(Protocol):
     def trials(self) -> list[StoredTrial]:
         """What was proposed and observed, for Optuna's storage."""
 
+    def certificate(self) -> str:
+        """What is proven of the best plan, in words; "" where nothing is."""
+
 
 class OptunaPlanSampler:
     """Optuna's samplers. The greedy and the unfused partition come first; a partition seen before is passed over."""
 
     def __init__(self, partitioner: Partitioner, kind: str, seed: int) -> None:
-        if kind not in SAMPLERS:
-            raise UsageError(f"unknown sampler {kind!r}; there are: {', '.join(SAMPLERS)}")
+        if kind not in HEURISTIC:
+            raise UsageError(f"unknown sampler {kind!r}; there are: {', '.join(HEURISTIC)}")
         self._partitioner = partitioner
         self.classes: tuple[EdgeClass, ...] = contested_classes(partitioner)
         self._kind = kind
@@ -85,6 +98,10 @@ class OptunaPlanSampler:
     @property
     def gap(self) -> float:
         return float("nan")
+
+    def certificate(self) -> str:
+        """See PlanSampler."""
+        return ""
 
     def propose(self) -> Proposal | None:
         """See PlanSampler."""

@@ -209,26 +209,56 @@ class Session:
             return
         self.sampler = self._make_sampler()
         pool: dict[object, tuple[Proposal, Plan, float]] = {}
-        proposed, exhausted = 0, False
+        proposed = 0
         while self.budget.within(share):
+            exhausted = moved = False
             for _ in range(_PROPOSALS):
-                if exhausted or (self._trials is not None and proposed >= self._trials):
-                    exhausted = True
-                    break
-                proposal = self.sampler.propose()
+                proposal = None
+                if self._trials is None or proposed < self._trials:
+                    proposal = self.sampler.propose()
                 if proposal is None:
                     exhausted = True
                     break
                 proposed += 1
+                if proposal.plan is not None:
+                    moved |= self._follow(proposal, proposal.plan, pool, share)
+                    break
                 self._price(proposal, pool)
                 if not self.budget.within(share):
                     break
             self.tell(f"{proposed} partitions proposed", proposed, self._trials or 0)
-            moved = self._advance(pool, share)
+            moved = moved or self._advance(pool, share)
             # Better schedules of what is already good are as likely to pay as another partition.
             studied = self._study_heaviest(self._leading(pool), share, steps=1)
             if exhausted and not moved and not studied:
                 break
+        proven = self.sampler.certificate()
+        if proven:
+            self.notes.append(proven)
+
+    def _follow(
+        self, proposal: Proposal, plan: Plan, pool: dict[object, tuple[Proposal, Plan, float]], share: float
+    ) -> bool:
+        """Measure what a whole plan lacks, or run it where it lacks nothing; False where time allows neither."""
+        done = 0
+        for v in proposal.lacking:
+            if not self.budget.within(share):
+                break
+            if self.studies.room(v.program, self.budget.at(share)) < 1:
+                continue
+            self.tell(f"kernel {v.program.signature[:8]} of the {proposal.label}")
+            done += self.studies.step(v.program, self.budget.at(share), batch=2, only=v)
+        in_time = self.budget.at(share) - self.budget.clock() >= self.book.pace
+        if not proposal.lacking and in_time and not self.book.tried(plan):
+            self.tell(f"{proposal.label} end to end")
+            self._attempt(plan)
+            done += 1
+        seconds = self.planner.seconds(plan)
+        assert self.sampler is not None
+        self.sampler.observe(proposal, seconds)
+        if not proposal.lacking and math.isfinite(seconds):
+            pool[plan.key] = (proposal, plan, seconds)
+        return done > 0
 
     def _price(self, proposal: Proposal, pool: dict[object, tuple[Proposal, Plan, float]]) -> None:
         plan = self.planner.plan(proposal.partition, proposal.label)
@@ -240,7 +270,7 @@ class Session:
 
     def _advance(self, pool: dict[object, tuple[Proposal, Plan, float]], share: float) -> bool:
         """Take the most promising plan that is not settled one step further; False where all are."""
-        ranked = sorted(pool.values(), key=lambda x: x[2])
+        ranked = sorted((x for x in pool.values() if x[0].plan is None), key=lambda x: x[2])
         if not ranked:
             return False
         best = self._best_estimate()

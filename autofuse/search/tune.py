@@ -22,6 +22,7 @@ from autofuse.ir.graph import Graph
 from autofuse.kernels.families import lower
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
+from autofuse.measure.calibrate import Reached
 from autofuse.measure.client import DeviceFactory
 from autofuse.measure.device_bench import DeviceBench, Limits
 from autofuse.measure.inputs import graph_inputs
@@ -29,17 +30,20 @@ from autofuse.measure.peers import check_peer
 from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.search.budget import Budget
+from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.outcome import Calibration, TuneOutcome
 from autofuse.search.planner import Planner
 from autofuse.search.progress import Progress, silent
 from autofuse.search.rows import corrected, kernel_rows, plan_rows
-from autofuse.search.samplers import SAMPLERS, OptunaPlanSampler, PlanSampler
-from autofuse.search.session import Session
+from autofuse.search.samplers import EXACT, SAMPLERS, OptunaPlanSampler, PlanSampler
+from autofuse.search.session import PLAN_SHARE, Session
 from autofuse.search.stored import stored_studies
 from autofuse.search.studies_file import StudiesFile
 
 _STORAGE_SECONDS = 2.0
+_ENUMERATION = 0.15
+"""The part of the time for plans that enumerating regions may take."""
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 
@@ -77,7 +81,7 @@ def tune(
     storage: str | None = None,
     spaces_dir: str | None = None,
     trials: int | None = None,
-    sampler: str = "tpe",
+    sampler: str = EXACT,
     tolerance: Tolerance | None = None,
     progress: Progress = silent,
     baseline: str | None = None,
@@ -189,10 +193,14 @@ def tune_on(
     def make() -> PlanSampler:
         if task.make_sampler is not None:
             return task.make_sampler(partitioner, studies, task.seed)
+        if task.sampler == EXACT:
+            rates = reached[0] if reached else bench.reached(-math.inf)
+            late = budget.clock() + _ENUMERATION * (budget.at(PLAN_SHARE) - budget.clock())
+            return ExactPlanSampler(planner, rates, enough=lambda: budget.clock() > late)
         return OptunaPlanSampler(partitioner, task.sampler, task.seed)
 
+    reached: list[Reached] = []
     session = Session(graph, bench, planner, studies, make, budget, progress, task.trials)
-    reached: list[Calibration] = []
     interrupted = False
     with _quiet_optuna():
         try:
@@ -208,8 +216,7 @@ def tune_on(
             wrong = any(e.opened.status.value == "wrong" for e in session.book.entries.values())
             error = MismatchError if wrong else LaunchError
             raise error(f"no plan for {task.model} works on this device: {session.failure()}")
-        calibration = reached[0] if reached else _assumed(bench)
-        calibration = corrected(calibration, studies)
+        calibration = corrected(_calibration(reached[0] if reached else bench.reached(-math.inf)), studies)
         plans = plan_rows(graph, session.book.entries.values(), calibration)
         kernels = kernel_rows(studies, calibration)
         if task.storage is not None and not interrupted:
@@ -245,7 +252,7 @@ def tune_on(
     )
 
 
-def _run(session: Session, task: Task, reached: list[Calibration]) -> None:
+def _run(session: Session, task: Task, reached: list[Reached]) -> None:
     session.tell("reading records and preparing the reference")
     session.bench.prepare()
     # Where the first plan's outputs are the reference, that plan is one whose kernels were checked.
@@ -257,7 +264,7 @@ def _run(session: Session, task: Task, reached: list[Calibration]) -> None:
         _run_previous(session, task.previous)
     session.tell("what the device reaches")
     found = session.bench.reached(session.budget.at(0.7))
-    reached.append(Calibration(found.bandwidth, found.flops, found.launch))
+    reached.append(found)
     if not found.measured:
         session.notes.append(
             "the device's bandwidth and arithmetic are assumed, not measured: the budget was too short"
@@ -278,8 +285,7 @@ def _run_previous(session: Session, plan: Plan) -> None:
         session.notes.append(f"the previous best plan was not used: {e}")
 
 
-def _assumed(bench: Bench) -> Calibration:
-    found = bench.reached(-math.inf)
+def _calibration(found: Reached) -> Calibration:
     return Calibration(found.bandwidth, found.flops, found.launch)
 
 

@@ -16,7 +16,7 @@ from autofuse.kernels.families import schedules, variants
 from autofuse.kernels.space import load_spaces
 from autofuse.search.budget import Pace
 from autofuse.search.classes import contested_classes, decode
-from autofuse.search.samplers import SAMPLERS, OptunaPlanSampler
+from autofuse.search.samplers import HEURISTIC, OptunaPlanSampler
 from autofuse.search.schedule_sampler import ScheduleSampler
 from autofuse.search.tables import Legal, Table
 
@@ -40,7 +40,7 @@ def test_decoding_all_and_none_gives_the_landmarks() -> None:
         assert len({c.name for c in classes}) == len(classes)
 
 
-@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("kind", HEURISTIC)
 def test_samplers_propose_distinct_legal_partitions_and_come_to_an_end(kind: str) -> None:
     graph = softmax()
     sampler = OptunaPlanSampler(Partitioner(graph, HOST), kind, 0)

@@ -35,7 +35,7 @@ def task(**changes: object) -> Task:
         "budget_seconds": 60.0,
         "accuracy": "default",
         "seed": 0,
-        "sampler": "tpe",
+        "sampler": "exact",
         "trials": None,
         "baseline": None,
         "onnx_model": None,
@@ -92,7 +92,7 @@ def best_ns(outcome: TuneOutcome) -> float:
 
 @pytest.mark.parametrize("cost", [simple, fusion_is_wrong])
 @pytest.mark.parametrize("make", [mlp, softmax, chain])
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "brute-force"])
+@pytest.mark.parametrize("sampler", ["exact", "tpe", "random", "nsga2", "brute-force"])
 def test_the_best_partition_is_found_whether_fusion_pays_or_not(make: object, cost: Cost, sampler: str) -> None:
     graph: Graph = make()  # type: ignore[operator]
     outcome = run(graph, ReplayBench(graph, cost, seconds=0.25), 60, sampler=sampler)

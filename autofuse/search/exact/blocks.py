@@ -1,0 +1,236 @@
+"""Large graphs block by block: cuts where one value passes, and a table over how that value is given.
+
+A cut is a place in the order of nodes that no column spans and over which only one value passes whose layout is a choice (others may pass that
+are plain in any case). The block before decides in which layout the value is given, the block after pays for the layouts that it
+wants besides: so the best chain of blocks is found by dynamic programming, each block being a small integer program. Equal blocks
+with equal costs are solved once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autofuse.search.exact.problem import PLAIN, Column, Costs, Problem, Solution, reorders_of, seconds_of
+from autofuse.search.exact.program import Fixed, Program, State
+
+FEWEST_NODES = 12
+"""Cuts are taken no closer: a program of a dozen nodes is solved as fast as one of two."""
+_REMEMBERED = 20_000
+
+Shape = tuple[object, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of a problem. `columns` and `values` lead from its own numbers to the whole problem's."""
+
+    problem: Problem
+    columns: tuple[int, ...]
+    values: tuple[int, ...]
+    left: int | None
+    right: int | None
+    shape: Shape
+    base: int
+    """What its node 0 is in the whole problem."""
+
+
+@dataclass
+class _Part:
+    block: Block
+    program: Program
+    number: int
+    states: list[State] = field(default_factory=list)
+
+
+class BlockSolver:
+    """Solves a problem again and again as costs become known. `fixed` forces or forbids nodes to share a column."""
+
+    def __init__(self, problem: Problem, fixed: Fixed | None = None, fewest: int = FEWEST_NODES) -> None:
+        self.problem = problem
+        self.solved = 0
+        """Integer programs that were solved."""
+        programs: dict[Shape, tuple[Program, int]] = {}
+        self.parts: list[_Part] = []
+        for block in split(problem, fixed, fewest):
+            mine = _inside(fixed, block)
+            if block.shape not in programs or mine is not None:
+                programs[block.shape] = (Program(block.problem, block.left, block.right, mine), len(self.parts))
+            program, number = programs[block.shape]
+            self.parts.append(_Part(block, program, number, program.right_states()))
+        self._known: dict[tuple[object, ...], tuple[Solution | None, float]] = {}
+
+    def solve(self, costs: Costs, seconds: float = math.inf) -> tuple[Solution | None, float]:
+        """The best solution found and the bound below all; no solution where there is none, or none was found in time."""
+        deadline = time.monotonic() + seconds
+        # By state of the last cut: cost and the columns that lead there, and the bound.
+        best: dict[State | None, tuple[float, tuple[tuple[int, ...], ...]]] = {None: (0.0, ())}
+        below: dict[State | None, float] = {None: 0.0}
+        for k, part in enumerate(self.parts):
+            local = _local(part.block, costs)
+            least: dict[State | None, tuple[float, tuple[tuple[int, ...], ...]]] = {}
+            lower: dict[State | None, float] = {}
+            goals: Sequence[State | None] = part.states if part.block.right is not None else [None]
+            for right in goals:
+                for left in below:
+                    share = (deadline - time.monotonic()) / max(1, len(self.parts) - k)
+                    found, bound = self._solve(part, local, left, right, max(share, 0.01))
+                    lower[right] = min(lower.get(right, math.inf), below[left] + bound)
+                    if found is None or left not in best:
+                        continue
+                    seconds_so_far, ways = best[left]
+                    total = seconds_so_far + found.seconds
+                    if right not in least or total < least[right][0]:
+                        chosen = tuple(part.block.columns[c] for c in found.columns)
+                        least[right] = (total, (*ways, chosen))
+            best, below = least, lower
+        bound = min(below.values(), default=math.inf)
+        if not best:
+            return None, bound
+        _, ways = min(best.values(), key=lambda b: b[0])
+        chosen = tuple(sorted(c for way in ways for c in way))
+        total = seconds_of(self.problem, costs, chosen)
+        reorders = tuple(sorted(reorders_of(self.problem, chosen)))
+        return Solution(chosen, reorders, total, min(bound, total)), min(bound, total)
+
+    def _solve(
+        self, part: _Part, costs: Costs, left: State | None, right: State | None, seconds: float
+    ) -> tuple[Solution | None, float]:
+        key = (part.number, tuple(costs.columns), tuple(sorted(costs.reorders.items())), left, right)
+        found = self._known.get(key)
+        if found is None:
+            found = part.program.solve(costs, left, right, seconds)
+            self.solved += 1
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            if found[0] is None or found[0].closed:
+                self._known[key] = found
+        return found
+
+
+def _local(block: Block, costs: Costs) -> Costs:
+    return Costs([costs.columns[k] for k in block.columns], {k: costs.reorder(v) for k, v in enumerate(block.values)})
+
+
+def _inside(fixed: Fixed | None, block: Block) -> Fixed | None:
+    """What is fixed of a block's nodes, in its own numbers."""
+    if fixed is None:
+        return None
+    nodes = {n for c in block.problem.columns for n in c.nodes}
+
+    def mine(wishes: tuple[frozenset[int], ...]) -> tuple[frozenset[int], ...]:
+        shifted = (frozenset(n - block.base for n in wish) for wish in wishes)
+        return tuple(wish for wish in shifted if wish <= nodes)
+
+    found = Fixed(mine(fixed.together), mine(fixed.apart))
+    return found if found.together or found.apart else None
+
+
+def split(problem: Problem, fixed: Fixed | None = None, fewest: int = FEWEST_NODES) -> list[Block]:
+    """The blocks of a problem, in order; one where there is no cut."""
+    cuts = _cuts(problem, fixed, fewest)
+    last = max((n for c in problem.columns for n in c.nodes), default=-1)
+    by_block: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
+    ends = [p for p, _ in cuts] + [last]
+    number = 0
+    for k in sorted(range(len(problem.columns)), key=lambda k: problem.columns[k].nodes[-1]):
+        while problem.columns[k].nodes[-1] > ends[number]:
+            number += 1
+        by_block[number].append(k)
+    blocks: list[Block] = []
+    made: set[int] = set()
+    left: int | None = None
+    for number, ks in enumerate(by_block):
+        right = cuts[number][1] if number < len(cuts) else None
+        blocks.append(_block(problem, sorted(ks), left, right, made, ends[number]))
+        made |= {v for k in ks for v, _ in problem.columns[k].gives}
+        left = right
+    return blocks
+
+
+def _cuts(problem: Problem, fixed: Fixed | None, fewest: int) -> list[tuple[int, int | None]]:
+    """Places after which to cut (a node), each with the value that passes there (None where all that pass are plain)."""
+    last = max((n for c in problem.columns for n in c.nodes), default=-1)
+    spans = [0] * (last + 2)
+    for group in (*(c.nodes for c in problem.columns), *(fixed.together if fixed is not None else ())):
+        if group:
+            spans[min(group)] += 1
+            spans[max(group)] -= 1
+    choice = _with_choice(problem)
+    present = {n for c in problem.columns for n in c.nodes}
+    until: dict[int, int] = {}
+    since: dict[int, int] = {}
+    for v in {*problem.producer, *problem.inputs}:
+        readers = problem.readers.get(v, ())
+        if readers:
+            until[v], since[v] = max(readers), min(readers)
+    passing: set[int] = {v for v in problem.inputs if v in until and v in choice and until[v] != since[v]}
+    starts: dict[int, list[int]] = {}
+    for v, n in problem.producer.items():
+        if v in until:
+            starts.setdefault(n, []).append(v)
+    cuts: list[tuple[int, int | None]] = []
+    open_spans, nodes, previous = 0, 0, -1
+    for p in range(last):
+        open_spans += spans[p]
+        nodes += p in present
+        passing |= set(starts.get(p, ()))
+        passing = {v for v in passing if until[v] > p}
+        if open_spans or nodes < fewest:
+            continue
+        free = [v for v in passing if v in choice]
+        if len(free) > 1 or any(problem.producer.get(v, -1) <= previous or since[v] <= p for v in free):
+            continue
+        cuts.append((p, free[0] if free else None))
+        previous, nodes = p, 0
+    return cuts
+
+
+def _with_choice(problem: Problem) -> set[int]:
+    """The values of which it matters how they are given: other layouts than the plain one, or memory that views share."""
+    found: set[int] = set()
+    for c in problem.columns:
+        found |= {v for v, layout in (*c.reads, *c.gives) if layout != PLAIN}
+        if c.view == "alias":
+            found |= {v for v, _ in c.gives}
+        elif c.view == "in_place":
+            found |= {v for v, _ in c.reads}
+    return found
+
+
+def _block(
+    problem: Problem, columns: Sequence[int], left: int | None, right: int | None, made: set[int], end: int
+) -> Block:
+    local: dict[int, int] = {}
+    base = min((n for k in columns for n in problem.columns[k].nodes), default=0)
+
+    def value(v: int) -> int:
+        return local.setdefault(v, len(local))
+
+    if left is not None:
+        value(left)
+    mine: list[Column] = []
+    for k in columns:
+        c = problem.columns[k]
+        reads = tuple((value(v), layout) for v, layout in c.reads)
+        gives = tuple((value(v), layout) for v, layout in c.gives)
+        mine.append(Column(tuple(n - base for n in c.nodes), reads, gives, c.level, c.view))
+    nodes = {n for c in mine for n in c.nodes}
+    own = {v for c in mine for v, _ in c.gives}
+    names = {k: v for v, k in local.items()}
+    inputs = frozenset(k for k, v in names.items() if v != left and (v in problem.inputs or v in made))
+    passing = {k for k in own if names[k] != right and any(r > end for r in problem.readers.get(names[k], ()))}
+    wanted = {local[v] for v in problem.outputs if v in local and (local[v] in own or v == left) and v != right}
+    outputs = tuple(sorted(passing | wanted))
+    once = frozenset(n - base for n in problem.once if n - base in nodes)
+    producer = {local[v]: n - base for v, n in problem.producer.items() if v in local and n - base in nodes}
+    readers = {
+        k: tuple(sorted(n - base for n in problem.readers.get(v, ()) if n - base in nodes)) for k, v in names.items()
+    }
+    part = Problem(tuple(mine), once, inputs, outputs, producer, readers)
+    ends = (None if left is None else local[left], None if right is None else local[right])
+    shape: Shape = (part.columns, once, inputs, outputs, ends)
+    values = tuple(names[k] for k in range(len(local)))
+    return Block(part, tuple(columns), values, ends[0], ends[1], shape, base)

@@ -1,0 +1,254 @@
+"""The exact solver behind the sampler's seam: it proposes the optimum by what is known, the session measures what is open in it, and so on.
+
+Two optima take turns. The *likely* one, by guesses where nothing is measured, is worth having its kernels measured and being run end to
+end. Once that has happened, the *optimistic* one, by lower bounds, tells what could still be faster: only kernels that are open in it are
+measured. When none is left, the best plan of all that were enumerated is found; when the budget ends before, the gap says how far from it the
+best known one may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from autofuse.engine.plan import Plan
+from autofuse.fusion.partition import verify_partition
+from autofuse.kernels.base import Variant
+from autofuse.measure.calibrate import Reached
+from autofuse.search.exact.blocks import BlockSolver
+from autofuse.search.exact.bounds import Bounds
+from autofuse.search.exact.certificate import Certificate
+from autofuse.search.exact.costs import Pricing
+from autofuse.search.exact.model import Model, Part, guess, lower, upper
+from autofuse.search.exact.planning import Setting, guessed, measured, partition_of, plan_of
+from autofuse.search.exact.problem import Solution
+from autofuse.search.exact.program import Fixed
+from autofuse.search.exact.regions import Enumerated, Limits, enumerate_regions
+from autofuse.search.planner import Planner
+from autofuse.search.samplers import Proposal
+from autofuse.search.studies_file import StoredTrial
+
+SOLVE_SECONDS = 60.0
+"""How long one solution may take."""
+AT_ONCE = 6
+"""Kernels that are asked for before the program is solved again."""
+_MOST_ASKED = 2
+"""How often a kernel is asked for in vain before it is given up as one that can't be measured."""
+_WORTH_A_RUN = 0.97
+"""How much better by its kernels than all that was run a plan must be to be run before others are looked for."""
+_SETTLED = 0.99
+"""A plan that was run is run again with newer schedules only if they make it faster by this factor."""
+
+Shape = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class _Token:
+    shape: Shape
+    seconds: float
+    tried: tuple[int, ...] = ()
+    """How many schedules of each lacking kernel were tried before."""
+
+
+class ExactPlanSampler:
+    """Proposes optima of the integer program. `enough` tells, while regions are enumerated, that time is up."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        reached: Reached,
+        limits: Limits | None = None,
+        enough: Callable[[], bool] = lambda: False,
+        solve_seconds: float = SOLVE_SECONDS,
+    ) -> None:
+        self._planner = planner
+        self._studies = planner.studies
+        partitioner = planner.partitioner
+        landmarks = (partitioner.unfused(), partitioner.greedy())
+        self.enumerated: Enumerated = enumerate_regions(partitioner, landmarks, limits, enough)
+        self.pricing = Pricing(planner.studies, Bounds.of(reached, planner.bench.target))
+        self.model = Model(partitioner, self.enumerated, self.pricing, planner.program)
+        self._solver = BlockSolver(self.model.problem)
+        self._solve_seconds = solve_seconds
+        self._setting = Setting(planner.bench.target, planner.bench.threads, planner.accuracy)
+        self._settled: dict[Shape, float] = {}
+        self._vain: Counter[str] = Counter()
+        self._trials: dict[str, StoredTrial] = {}
+        self._lower = 0.0
+        self._upper = math.inf
+        self._open = 0
+        self._count = 0
+
+    @property
+    def name(self) -> str:
+        return "exact"
+
+    @property
+    def gap(self) -> float:
+        """How much faster, relative to the best plan by measured kernels, any plan in scope may be; NaN before both sides are known."""
+        if not (self._lower > 0 and math.isfinite(self._upper)):
+            return math.nan
+        return max(0.0, 1.0 - self._lower / self._upper)
+
+    # ---- the protocol
+
+    def propose(self) -> Proposal | None:
+        """See PlanSampler. None means that by what is known now nothing is left to be measured or run; measurements may change that."""
+        self._check_bounds()
+        return self._known() or self._likely() or self._optimistic()
+
+    def observe(self, proposal: Proposal, seconds: float) -> None:
+        """See PlanSampler."""
+        token = proposal.token
+        if not isinstance(token, _Token) or proposal.plan is None:
+            return
+        for v, tried in zip(proposal.lacking, token.tried, strict=True):
+            self._vain[v.key] += self._studies.effort(v)[0] <= tried
+        if not proposal.lacking:
+            self._settled[token.shape] = min(seconds, self._settled.get(token.shape, math.inf))
+            self._remember(proposal, seconds)
+
+    def trials(self) -> list[StoredTrial]:
+        """See PlanSampler."""
+        return list(self._trials.values())
+
+    def certificate(self) -> str:
+        """What is proven, in words."""
+        self._check_bounds()
+        self._bracket()
+        return Certificate(
+            enumerated=self.enumerated,
+            kernels=self._measured(),
+            signatures=self.model.signatures,
+            lower=self._lower,
+            upper=self._upper,
+            open=self._open,
+            given_up=self._given_up(),
+            corrections=self.pricing.bounds.corrections,
+        ).text()
+
+    # ---- solutions
+
+    def solve(self, part: Part, fixed: Fixed | None = None) -> tuple[Solution | None, float]:
+        """The optimum by one end of the intervals, perhaps with nodes that must or must not share a region."""
+        solver = self._solver if fixed is None else BlockSolver(self.model.problem, fixed)
+        return solver.solve(self.model.costs(part), self._solve_seconds)
+
+    def _solve(self, part: Part) -> Solution | None:
+        found, _ = self.solve(part)
+        return found if found is not None and math.isfinite(found.seconds) else None
+
+    def _bracket(self) -> Solution | None:
+        """Both sides of the gap; the optimistic solution."""
+        best, below = self.solve(lower)
+        self._lower = below
+        known = self._solve(upper)
+        self._upper = known.seconds if known is not None else math.inf
+        return best
+
+    def _known(self) -> Proposal | None:
+        """The optimum of what is measured, where it is clearly better than what was run: it is compiled already."""
+        solution = self._solve(upper)
+        self._upper = solution.seconds if solution is not None else math.inf
+        best = min(self._settled.values(), default=math.inf)
+        if solution is None or solution.seconds > _WORTH_A_RUN * best:
+            return None
+        plan = plan_of(self.model, solution, self._setting, self._label("measured"), measured)
+        return self._proposal(solution, plan, (), _Token(_shape(plan), solution.seconds))
+
+    def _likely(self) -> Proposal | None:
+        """The likely optimum, unless it was run already."""
+        solution = self._solve(guess)
+        if solution is None:
+            return None
+        plan = plan_of(self.model, solution, self._setting, self._label("likely"), guessed)
+        lacking = self._askable([*(v for v, _ in self._planner.open_kernels(plan)), *self._copies(solution)])
+        token = _Token(_shape(plan), solution.seconds)
+        if not lacking and solution.seconds >= _SETTLED * self._settled.get(token.shape, math.inf):
+            return None
+        return self._proposal(solution, plan, lacking, token)
+
+    def _optimistic(self) -> Proposal | None:
+        """The optimum by lower bounds, with the kernels that are open in it; the best by measured costs where none is."""
+        best = self._bracket()
+        if best is None:
+            return None
+        open_kernels = self._open_in(best)
+        self._open = len(open_kernels)
+        lacking = self._askable(open_kernels)
+        if not lacking:
+            return None
+        plan = plan_of(self.model, best, self._setting, self._label("optimistic"), measured)
+        return self._proposal(best, plan, lacking, _Token(_shape(plan), best.seconds))
+
+    def _proposal(self, solution: Solution, plan: Plan, lacking: tuple[Variant, ...], token: _Token) -> Proposal:
+        partition = verify_partition(self.model.graph, partition_of(self.model, solution), self._setting.target)
+        token = replace(token, tried=tuple(self._studies.effort(v)[0] for v in lacking))
+        return Proposal(partition, plan.origin, token, {"plan": plan.key}, plan, lacking)
+
+    def _askable(self, kernels: list[Variant]) -> tuple[Variant, ...]:
+        """The next kernels to ask for; those that were asked for in vain are given up."""
+        return tuple(v for v in kernels if self._vain[v.key] < _MOST_ASKED)[:AT_ONCE]
+
+    def _copies(self, solution: Solution) -> list[Variant]:
+        """The kernels that stand for a solution's reorders and were not measured."""
+        found: dict[str, Variant] = {}
+        for value, _, _ in solution.reorders:
+            copy = self.model.reorder_of(value)
+            price = None if copy is None else self.pricing.price(*copy)
+            if price is not None and price.measured is None:
+                found.update((v.key, v) for v in price.open[:1])
+        return list(found.values())
+
+    def _open_in(self, solution: Solution) -> list[Variant]:
+        """The variants whose measurement could change a solution's cost, those that hold most of it first."""
+        weight: dict[str, float] = {}
+        found: dict[str, Variant] = {}
+        prices = [self.model.price(k) for k in solution.columns]
+        for value, _, _ in solution.reorders:
+            copy = self.model.reorder_of(value)
+            prices.append(None if copy is None else self.pricing.price(*copy))
+        for price in prices:
+            if price is None or not price.interval.open:
+                continue
+            for v in price.open[:2]:
+                found[v.key] = v
+                weight[v.key] = weight.get(v.key, 0.0) + price.interval.guess
+        return sorted(found.values(), key=lambda v: -weight[v.key])
+
+    # ---- book-keeping
+
+    def _label(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind} optimum {self._count}"
+
+    def _check_bounds(self) -> None:
+        before = self.pricing.bounds
+        for study in list(self._studies.studies.values()):
+            if study.best or study.in_place:
+                self.pricing.check(study.program)
+        if self.pricing.bounds is not before:
+            self._lower = 0.0  # what was proven with the old rates is void
+
+    def _measured(self) -> int:
+        return sum(len(s.tried) for s in self._studies.studies.values())
+
+    def _given_up(self) -> int:
+        """Kernels that were asked for in vain and whose time is not known."""
+        timed = {key for study in self._studies.studies.values() for key in study.best}
+        return sum(1 for key, n in self._vain.items() if n >= _MOST_ASKED and key not in timed)
+
+    def _remember(self, proposal: Proposal, seconds: float) -> None:
+        assert proposal.plan is not None
+        status = "ok" if math.isfinite(seconds) else "not runnable"
+        attributes: dict[str, str | float | int] = {"label": proposal.label, "plan": proposal.plan.key}
+        if self._lower > 0:
+            attributes["lower_seconds"] = self._lower
+        self._trials[proposal.plan.key] = StoredTrial(proposal.plan.key, {}, {}, seconds, status, attributes)
+
+
+def _shape(plan: Plan) -> Shape:
+    """What a plan decides besides its schedules."""
+    return tuple((r.region, r.family, r.algorithm, r.input_layouts, r.output_layouts) for r in plan.regions)
