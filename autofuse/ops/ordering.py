@@ -29,6 +29,8 @@ def _top_k(c: Call) -> Sequence[ValueId | None]:
     if dtype is DType.BOOL:
         raise Unsupported("an order of booleans")
     axis = axis_in(int(c.attr("axis", -1)), len(shape))
+    if shape[axis] >= 2**31:
+        raise Unsupported(f"rows of {shape[axis]} elements: a sort counts positions in 32 bits")
     if not 0 <= given[0] <= shape[axis]:
         raise Unsupported(f"the first {given[0]} of {shape[axis]} elements")
     return b.alone([x], Sort(shape, dtype, axis, given[0], bool(c.attr("largest", 1))))[: max(len(c.wanted), 1)]

@@ -32,7 +32,7 @@ from autofuse.kernels.families import family as family_of
 from autofuse.kernels.families import lower
 from autofuse.kernels.families import variants as variants_of
 from autofuse.kernels.space import load_spaces
-from autofuse.loops.ir import Barrier
+from autofuse.loops.ir import Barrier, Kernel
 from autofuse.ops import evaluate as ev
 from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.builder import Builder
@@ -142,6 +142,13 @@ LARGER: dict[str, Callable[[], Case]] = {
     "wide rows": lambda: scattered(numbers(7, 2500), RNG.integers(0, 7, 20), numbers(20, 2500), Combine.SUM),
     "a few of many rows": lambda: one(Sort((300, 70), F32, 1, 4, True), few_values(300, 70)),
     "positions of half": lambda: one(Sort((5, 37), DType.FLOAT16, 1, 20, True), numbers(5, 37, dtype="float16")),
+    "brain floats sorted": lambda: one(Sort((3, 90), DType.BFLOAT16, 1, 50, False), numbers(3, 90, dtype="bfloat16")),
+    "brain floats added": lambda: scattered(
+        numbers(9, 6, dtype="bfloat16"), RNG.integers(0, 9, 12), numbers(12, 6, dtype="bfloat16"), Combine.SUM
+    ),
+    "half maxima": lambda: scattered(
+        numbers(5, 70, dtype="float16"), RNG.integers(0, 5, 12), numbers(12, 70, dtype="float16"), Combine.MAX
+    ),
     "a long running sum": lambda: one(Running((2, 5000), F32, 1, Combine.SUM), numbers(2, 5000)),
     "running columns": lambda: one(Running((3, 40, 77), F32, 1, Combine.SUM, True, True), numbers(3, 40, 77)),
     "half running": lambda: one(Running((600,), DType.FLOAT16, 0, Combine.SUM), numbers(600, dtype="float16") / 8),
@@ -227,6 +234,20 @@ def test_text_gives_the_right_numbers_and_compiles_without_spills(name: str, emu
             for k in compiled:
                 assert isinstance(k, Compiled), f"{v.algorithm} {s.text()} {arch}: {k}"
                 assert k.resources.spill_bytes == 0, f"{v.algorithm} {s.text()} {arch}"
+
+
+def test_kernels_of_samples_compile(emulated: EmulatedCudaDevice) -> None:
+    """One of each family, algorithm and element type."""
+    kernels: dict[tuple[str, str, DType], Kernel] = {}
+    for name, k in SAMPLES:
+        case = sample_case(name, k)
+        for v, s in tried("cuda", case.program, emulated.target, 0) if case is not None else ():
+            for launch in lower(v, s, emulated.target).launches[-1:]:
+                kernels.setdefault((v.family, v.algorithm, v.program.inputs[0].dtype), launch.kernel)
+    for arch, compiled in emulated.nvrtc_check(list(kernels.values())).items():
+        for key, found in zip(kernels, compiled, strict=True):
+            assert isinstance(found, Compiled), f"{arch} {key}: {found}"
+            assert found.resources.spill_bytes == 0, f"{arch} {key}"
 
 
 @pytest.mark.parametrize("name", ["sorted by blocks", "sorted, rising"])

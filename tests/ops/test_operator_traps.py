@@ -258,6 +258,26 @@ def test_many_concatenated_inputs_stay_shallow() -> None:
     assert b.nodes[-1].stage.text()
 
 
+def test_old_batch_norm_gives_running_and_own_statistics() -> None:
+    """Below opset 14 more than one output means training, and the last two are the batch's own."""
+    x, (scale, bias, mean) = image(4, 3, 5), (image(3), image(3), image(3))
+    variance = np.abs(image(3)) + 1
+    y, running, spread, own, own_spread = run(
+        "BatchNormalization", x, scale, bias, mean, variance, opset=9, outputs=5, momentum=0.75
+    )
+    m, v = x.mean((0, 2)), x.var((0, 2))
+    for got, want in (
+        (running, 0.75 * mean + 0.25 * m),
+        (spread, 0.75 * variance + 0.25 * v),
+        (own, m),
+        (own_spread, v),
+    ):
+        np.testing.assert_allclose(got, want, 1e-5, 1e-6)
+    side = (slice(None), None)
+    want = (x - m[side]) / np.sqrt(v[side] + 1e-5) * scale[side] + bias[side]
+    np.testing.assert_allclose(y, want, 1e-4, 1e-5)
+
+
 def test_refusals() -> None:
     x = image(2, 3, 4)
     four = [image(3)] * 4
