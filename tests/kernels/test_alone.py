@@ -99,7 +99,7 @@ def scattered(
         data.shape,
         updates.shape,
         lambda i, read: read.raw(0, i),
-        lambda u, read: (u[0], read(1, (u[1],))) if columns else (read(1, (u[0],)), *u[1:]),
+        lambda u, read: (u[0], read(1, (u[1],))) if columns else (read(1, u[: indices.ndim]), *u[indices.ndim :]),
         lambda u, read: call("mul", read(2, u), const(2, DType.FLOAT32)),
         combine,
     )
@@ -128,6 +128,7 @@ LARGER: dict[str, Callable[[], Case]] = {
     "rows added": lambda: scattered(numbers(50, 70), RNG.integers(0, 50, 200), numbers(200, 70), Combine.SUM),
     "one row of many": lambda: scattered(numbers(9), RNG.integers(0, 9, 1500), numbers(1500), Combine.MAX),
     "last one wins": lambda: scattered(numbers(9), RNG.integers(0, 9, 1500), numbers(1500), None),
+    "indices of two axes": lambda: scattered(numbers(4, 5), RNG.integers(0, 4, (6, 7)), numbers(6, 7, 5), None),
     "columns": lambda: scattered(numbers(65, 9), RNG.integers(0, 9, 30), numbers(65, 30), Combine.PROD, True),
     "sorted by blocks": lambda: one(Sort((3, 1000), F32, 1, 700, True), few_values(3, 1000)),
     "sorted, rising": lambda: one(Sort((2, 300, 3), F32, 1, 300, False), few_values(2, 300, 3)),
