@@ -260,7 +260,9 @@ class Emitter:
 
     def _on_host(self, node: NodeProto, alone: hosts.StandAlone, reason: str) -> Results:
         compute = dataclasses.replace(alone.host, reason=reason)
-        self.builder.op = node.op_type  # the standard's definition, which left something over, has named its own nodes since
+        self.builder.op = (
+            node.op_type
+        )  # the standard's definition, which left something over, has named its own nodes since
         mark = self._mark()
         made = iter(self.builder.node(alone.fed, compute, [(t.dtype, t.shape) for t in alone.types]))
         results = [next(made) if o else None for o in node.output]

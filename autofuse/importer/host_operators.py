@@ -2,7 +2,7 @@
 
 The evaluator's own Loop takes a left-out condition for false and joins scalars and matrices along the wrong axis; its own Scan knows
 neither directions nor axes nor the batches of opset 8. Both run their bodies in the reference evaluator. Scatter is the old name of
-ScatterElements. A text is cast to no type that numpy lacks.
+ScatterElements. A text is cast to no type that numpy lacks. It has no Multinomial.
 """
 
 from __future__ import annotations
@@ -162,4 +162,18 @@ def _cast(x: np.ndarray, to: Any, saturate: int | None, round_mode: str | None) 
     return np.asarray(cast_to(x, to, saturate is None or bool(saturate), round_mode or "up"))
 
 
-OVERRIDES: list[type[OpRun]] = [Loop, Scan, Scatter, Cast, CastLike]
+class Multinomial(OpRun):
+    """Classes drawn by their unnormalised log-probabilities plus Gumbel noise; other ones in each run where there is no seed."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: np.ndarray, dtype: int | None = None, sample_size: int | None = None, seed: float | None = None
+    ) -> tuple[np.ndarray]:
+        generator = np.random.default_rng(None if seed is None or np.isnan(seed) else int(seed))
+        noise = generator.gumbel(size=(x.shape[0], sample_size or 1, x.shape[1]))
+        found = np.argmax(x.astype(np.float64)[:, None] + noise, axis=-1)
+        return (found.astype(helper.tensor_dtype_to_np_dtype(dtype or TensorProto.INT32)),)
+
+
+OVERRIDES: list[type[OpRun]] = [Loop, Scan, Scatter, Cast, CastLike, Multinomial]

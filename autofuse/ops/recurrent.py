@@ -238,7 +238,7 @@ _LENGTHS = np.array([3, 1], np.int32)
 def _sample(op: str, hidden: int = 5, direction: str = "forward", peepholes: bool = False, **attributes: Any) -> Sample:
     """Sequences of four steps in two rows, of differing length where the name `lengths` is given."""
     d, g = (2 if direction == "bidirectional" else 1), GATES[op]
-    f = "float32"
+    f = attributes.pop("dtype", "float32")
     lengths = attributes.pop("lengths", None)
     batch_first = attributes.get("layout", 0)
     state: tuple[str, tuple[int, ...]] = (f, (2, d, hidden) if batch_first else (d, 2, hidden))
@@ -274,6 +274,7 @@ RECURRENT: tuple[Op, ...] = (
             _sample("LSTM", peepholes=True, direction="bidirectional", clip=0.4),
             _sample("LSTM", lengths=_LENGTHS, direction="bidirectional"),
             _sample("LSTM", input_forget=1),
+            _sample("LSTM", dtype="float64", peepholes=True),
             _sample(
                 "LSTM", activations=["HardSigmoid", "Softsign", "Relu"], activation_alpha=[0.3], activation_beta=[0.4]
             ),
@@ -295,6 +296,7 @@ RECURRENT: tuple[Op, ...] = (
                 activation_beta=[0.4, 0.8],
             ),
             _sample("GRU", clip=0.3),
+            _sample("GRU", dtype="float16", direction="bidirectional"),
         ),
     ),
     Op(

@@ -140,3 +140,15 @@ def test_texts_become_numbers_of_every_type(to: str, texts: list[str], expected:
     for mine in run_reference(import_model(m), given):
         assert mine.dtype == dtype
         np.testing.assert_array_equal(mine.astype(np.float64), want.astype(np.float64))
+
+
+def test_choices_without_a_seed() -> None:
+    m = model([node("Multinomial", ["x"], ["y"], sample_size=2000)], {"x": (2, 3)}, ["y"])
+    p = np.array([[0.1, 0.3, 0.6], [0.5, 0.5, 0.0]])
+    given = {"x": (np.log(np.maximum(p, 1e-30)) - 2).astype(np.float32)}
+    graph = import_model(m)
+    (one,), (other,) = run_reference(graph, given), run_reference(graph, given)
+    assert one.dtype == np.int32 and one.shape == (2, 2000)
+    assert (one != other).any()
+    for row, expected in zip(one, p, strict=True):
+        np.testing.assert_allclose(np.bincount(row, minlength=3) / row.size, expected, atol=0.06)
