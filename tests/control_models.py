@@ -33,14 +33,14 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def if_on_data(weights: int = 1, other: str = "Sigmoid") -> Case:
+def if_on_data(weights: int = 1, other: str = "Sigmoid", own: int = 8) -> Case:
     """A condition from data, branches that capture a value which nothing else reads, an input and weights."""
     then = graph([node("MatMul", ["a", "w"], ["m"]), node("Exp", ["m"], ["t"])], [], [info("t", (4, 5))])
     other_graph = graph(
         [node("MatMul", ["a", "own"], ["n"]), node("Add", ["n", "x5"], ["k"]), node(other, ["k"], ["e"])],
         [],
         [info("e", (4, 5))],
-        {"own": numbers(3, 5, seed=weights + 7)},
+        {"own": numbers(3, 5, seed=own)},
     )
     nodes = [
         node("Tanh", ["x"], ["a"]),
@@ -141,6 +141,38 @@ def loop_that_grows(steps: int, known: bool = False) -> Case:
     if known:
         return Case(model(nodes, {"x": (2, 3)}, ["y", "sums"], trips), [x])
     return Case(model(nodes, [info("x", (2, 3)), info("trips", (), I64)], ["y", "sums"]), [x | trips])
+
+
+def loop_that_grows_until() -> Case:
+    """The number of steps is bounded by a constant, and data may end the loop before."""
+    body = graph(
+        [
+            node("Concat", ["v", "x"], ["v_next"], axis=0),
+            node("ReduceSum", ["v_next"], ["s"], keepdims=0),
+            node("Less", ["s", "bound"], ["go_on"]),
+        ],
+        [info("i", (), I64), info("go", (), BOOL), info("v", (None, 3))],
+        [info("go_on", (), BOOL), info("v_next", (None, 3))],
+    )
+    nodes = [node("Loop", ["trips", "", "x"], ["g"], body=body), node("Exp", ["g"], ["y"])]
+    constants = {"trips": np.array(4), "bound": np.float32(1)}
+    x = np.abs(numbers(2, 3, seed=9)) / 10
+    return Case(model(nodes, {"x": (2, 3)}, ["y"], constants), [{"x": x}, {"x": 3 * x}, {"x": -x}])
+
+
+def one_branch_fits(rows: int) -> Case:
+    """A branch that does not fit the shapes at hand, but is never taken then: models hold variants for several sizes."""
+    then = graph([node("MatMul", ["x", "w3"], ["t"])], [], [info("t", (None, 2))])
+    other = graph([node("MatMul", ["x", "w4"], ["e"])], [], [info("e", (None, 2))])
+    nodes = [
+        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("Greater", ["s", "zero"], ["c"]),
+        node("If", ["c"], ["b"], then_branch=then, else_branch=other),
+        node("Tanh", ["b"], ["y"]),
+    ]
+    constants = {"w3": numbers(3, 2, seed=1), "w4": numbers(4, 2, seed=2), "zero": np.float32(0)}
+    x = np.abs(numbers(rows, 3, seed=3))
+    return Case(model(nodes, {"x": ("n", "m")}, ["y"], constants), [{"x": x}])
 
 
 def scan_of_batches(lengths: Sequence[int] | None) -> Case:
@@ -252,6 +284,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "loop until or a count": lambda: loop_until(trip_count=True),
     "loop that grows": lambda: loop_that_grows(4),
     "loop that grows, written out": lambda: loop_that_grows(4, known=True),
+    "loop that grows until": loop_that_grows_until,
     "loop that cuts": lambda: loop_that_cuts(5),
     "scan both ways": scan_both_ways,
     "scan of batches": lambda: scan_of_batches(None),

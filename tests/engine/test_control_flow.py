@@ -15,7 +15,7 @@ from autofuse.api.profile import profile
 from autofuse.devices.base import Device
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import check_plan, load_plan, plan_from_json
-from autofuse.errors import PlanError
+from autofuse.errors import LaunchError, PlanError
 from autofuse.fusion.partition import Partitioner
 from autofuse.importer.importing import import_model
 from tests.control_models import (
@@ -27,6 +27,7 @@ from tests.control_models import (
     loop_until,
     loop_with_an_if,
     numbers,
+    one_branch_fits,
 )
 from tests.importer.importer_models import onnxruntime
 
@@ -116,6 +117,16 @@ def test_the_same_sizes_again_compile_nothing(cpu: Device) -> None:
         assert [e for c in engine.controls.values() for e in c.engines] == inside
         engine.run(case.feeds[2])
         assert len([e for c in engine.controls.values() for e in c.engines]) == len(inside) + 1
+
+
+def test_a_branch_that_does_not_fit_is_in_nobodys_way(cpu: Device) -> None:
+    case = one_branch_fits(5)
+    graph = import_model(case.model, {"x": (5, 3)})
+    with Engine.build(graph, heuristic_plan(graph, cpu), cpu) as engine:
+        compare(case, case.feeds[0], engine.run(case.feeds[0]))
+        assert not any(line.host for line in engine.launch_log)
+        with pytest.warns(UserWarning, match="does not fit"), pytest.raises(LaunchError, match="If"):
+            engine.run({"x": -case.feeds[0]["x"]})
 
 
 # ---- plans

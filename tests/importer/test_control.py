@@ -18,6 +18,7 @@ from tests.control_models import (
     if_on_data,
     loop_that_cuts,
     loop_that_grows,
+    loop_that_grows_until,
     loop_until,
     loop_with_an_if,
     scan_both_ways,
@@ -144,6 +145,10 @@ def test_short_loops_of_changing_shapes_are_written_out() -> None:
     assert g.values[g.outputs[0]].shape == (5, 1, 3)
 
 
+def test_loops_that_data_may_end_are_not_written_out() -> None:
+    assert Kind.CONTROL in kinds(import_model(loop_that_grows_until().model))
+
+
 def test_long_loops_are_not_written_out() -> None:
     assert Kind.CONTROL in kinds(import_model(loop_that_grows(100, known=True).model))
 
@@ -205,6 +210,7 @@ def test_the_structure_covers_the_graphs_inside_but_not_their_weights() -> None:
     assert first.structural_hash == again.structural_hash == tuned.structural_hash
     assert first.structural_hash != changed.structural_hash
     assert first.weights_digest == again.weights_digest != tuned.weights_digest
+    assert first.weights_digest != import_model(if_on_data(own=9).model).weights_digest
     assert "Sigmoid" in first.text()
     assert "Sigmoid" not in changed.text()
 
