@@ -32,6 +32,12 @@ OTHERS = [
     *[("Resize", k) for k in range(12, 18)],
     *[("Col2Im", k) for k in (2, 3, 4)],
     *[(name, 0) for name in ("Bernoulli", "Multinomial")],
+    *[("Cast", k) for k in (22, 23, 24, 26, 29, 33)],
+    *[("BitCast", k) for k in (3, 4, 5)],
+    *[("QuantizeLinear", k) for k in (19, 21, 22)],
+    ("DequantizeLinear", 10),
+    ("QLinearMatMul", 2),
+    *[("MatMulInteger", k) for k in (3, 4, 5)],
 ]
 """Operators, and which of their samples."""
 
