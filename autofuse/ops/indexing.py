@@ -1,7 +1,8 @@
-"""Reads at computed and at data-dependent places: Gather and its kin, Trilu, OneHot."""
+"""Reads at computed and at data-dependent places: Gather and its kin, Compress, Trilu, OneHot."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -60,6 +61,26 @@ def _gather(c: Call) -> Sequence[ValueId]:
         return read.raw(0, (*i[:axis], position(middle, read), *i[axis + len(where) :]))
 
     return [b.map([x, indices], (*shape[:axis], *where, *shape[axis + 1 :]), body)]
+
+
+def _compress(c: Call) -> Sequence[ValueId]:
+    """The condition decides about the shape; elements beyond its end are left out."""
+    b = c.builder
+    x = c.input(0)
+    shape = b.shape(x)
+    known = c.constant(1)
+    kept = np.flatnonzero(known) if known is not None else np.empty(0, np.int64)
+    indices = b.constant(kept.astype(np.int64))
+    if "axis" not in c.attributes:
+        position = positions(b, indices, 1, math.prod(shape))
+        return [b.map([x, indices], (len(kept),), lambda i, read: read.raw(0, ix.unflatten(position(i, read), shape)))]
+    axis = axis_in(int(c.attr("axis")), len(shape))
+    position = positions(b, indices, 1, shape[axis])
+
+    def body(i: Index, read: Reader) -> Expr:
+        return read.raw(0, (*i[:axis], position(i[axis : axis + 1], read), *i[axis + 1 :]))
+
+    return [b.map([x, indices], (*shape[:axis], len(kept), *shape[axis + 1 :]), body)]
 
 
 def _gather_elements(c: Call) -> Sequence[ValueId]:
@@ -139,6 +160,16 @@ INDEXING: tuple[Op, ...] = (
             Sample((_X, np.array(-2, np.int64)), {"axis": 1}, constant=(1,)),
             Sample((_X, np.array([0, 2, 4], np.int64)), {"axis": 1}, constant=(1,)),
             Sample(((F16, (4, 5)), np.array([1], np.int64))),
+        ),
+    ),
+    Op(
+        "Compress",
+        _compress,
+        (
+            Sample((_X, np.array([True, False, True, True])), {"axis": 0}, constant=(1,)),
+            Sample((_X, np.array([False, True, True])), {"axis": -2}, constant=(1,)),
+            Sample((_X, np.array([False, True, True, False, False, True, False])), constant=(1,)),
+            Sample((_X, np.array([False, False, False])), {"axis": 2}, constant=(1,)),
         ),
     ),
     Op(
