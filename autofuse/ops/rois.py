@@ -66,13 +66,12 @@ def _held(p: Expr, n: int) -> Expr:
 
 def _fixed(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Sequence[int], mode: str) -> ValueId:
     """ratio x ratio samples a bin: one reduction, each sample interpolated between four elements."""
-    x = inputs[0]
-    images = b.shape(x)[0]
-    compute = b.dtype(x).compute
+    images = b.shape(inputs[0])[0]
+    compute = b.dtype(inputs[0]).compute
 
     def body(out: Index, reduced: Index, read: Reader) -> Expr:
         n, channel, *bins = out
-        image = wrapped(read.raw(2, (n,)), images)
+        image = _image(read, 2, n, images)
         taps, outside = [], []
         for axis, bin_, k in zip(r.axes, bins, reduced, strict=True):
             start, width = r.span(read, 1, n, axis)
@@ -96,9 +95,9 @@ def _fixed(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Sequence[i
 
     over = (r.ratio, r.ratio)
     if mode == "max":
-        return b.reduce(inputs, shape, over, Combine.MAX, body, b.dtype(x))
+        return b.reduce(inputs, shape, over, Combine.MAX, body, b.dtype(inputs[0]))
     total = b.reduce(inputs, shape, over, Combine.SUM, body, compute)
-    return b.elementwise([total], lambda e: scaled(e, r.ratio * r.ratio), b.dtype(x))
+    return b.elementwise([total], lambda e: scaled(e, r.ratio * r.ratio), b.dtype(inputs[0]))
 
 
 def _inside(i: Expr, last: Expr) -> Expr:
@@ -156,21 +155,16 @@ def _combined(fn: str, none: float) -> Callable[[list[tuple[Expr, Expr]]], Expr]
     return total
 
 
-def _gathered(b: Builder, inputs: Sequence[ValueId]) -> ValueId:
-    """Each region's image."""
-    x, rois, _ = inputs
-    images, *rest = b.shape(x)
-    count = b.shape(rois)[0]
-    return b.map(
-        [x, inputs[2]], (count, *rest), lambda i, read: read.raw(0, (wrapped(read.raw(1, (i[0],)), images), *i[1:]))
-    )
+def _image(read: Reader, slot: int, region: Expr, images: int) -> Expr:
+    """Which image a region lies in."""
+    return wrapped(read.raw(slot, (region,)), images)
 
 
 def _adaptive_mean(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Sequence[int]) -> ValueId:
     """Two contractions, one an axis, with the sums of the samples' weights; then divided by the number of samples."""
-    rois, dtype = inputs[1], b.dtype(inputs[0])
+    x, rois, where = inputs
+    images, dtype = b.shape(x)[0], b.dtype(x)
     compute = dtype.compute
-    image = _gathered(b, inputs)
     vertical, horizontal = r.axes
     rows = _table(b, rois, r, vertical, compute, _combined("add", 0.0))
     columns = _table(b, rois, r, horizontal, compute, _combined("add", 0.0))
@@ -178,14 +172,20 @@ def _adaptive_mean(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Se
 
     def across(out: Index, reduced: Index, read: Reader) -> Expr:
         region, channel, y, bin_ = out
-        return call("mul", read(0, (region, channel, y, reduced[0])), read(1, (region, bin_, reduced[0])))
+        e = read(0, (_image(read, 2, region, images), channel, y, reduced[0]))
+        return call("mul", e, read(1, (region, bin_, reduced[0])))
 
     def down(out: Index, reduced: Index, read: Reader) -> Expr:
         region, channel, row, bin_ = out
         return call("mul", read(0, (region, channel, reduced[0], bin_)), read(1, (region, row, reduced[0])))
 
     half = b.reduce(
-        [image, columns], (n, channels, vertical.size, horizontal.bins), [horizontal.size], Combine.SUM, across, compute
+        [x, columns, where],
+        (n, channels, vertical.size, horizontal.bins),
+        [horizontal.size],
+        Combine.SUM,
+        across,
+        compute,
     )
     total = b.reduce([half, rows], shape, [vertical.size], Combine.SUM, down, compute)
 
@@ -200,9 +200,9 @@ def _adaptive_mean(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Se
 
 def _adaptive_max(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Sequence[int]) -> ValueId:
     """The maximum of weight times element: by the greatest weights for what is positive, by the least for what is negative."""
-    rois, dtype = inputs[1], b.dtype(inputs[0])
+    x, rois, where = inputs
+    images, dtype = b.shape(x)[0], b.dtype(x)
     compute = dtype.compute
-    image = _gathered(b, inputs)
     tables = [
         _table(b, rois, r, a, compute, _combined(*how)) for how in (("maximum", -1.0), ("minimum", 2.0)) for a in r.axes
     ]
@@ -210,14 +210,14 @@ def _adaptive_max(b: Builder, inputs: Sequence[ValueId], r: _Regions, shape: Seq
     def body(out: Index, reduced: Index, read: Reader) -> Expr:
         region, channel, row, column = out
         y, x = reduced
-        e = read(0, (region, channel, y, x))
+        e = read(0, (_image(read, 5, region, images), channel, y, x))
         top, left = read(1, (region, row, y)), read(2, (region, column, x))
         bottom, right = read(3, (region, row, y)), read(4, (region, column, x))
         met = call("and", call("ge", top, like(top, 0)), call("ge", left, like(left, 0)))
         weight = select(call("ge", e, like(e, 0)), call("mul", top, left), call("mul", bottom, right))
         return select(met, call("mul", weight, e), like(e, dtype.min_value))
 
-    best = b.reduce([image, *tables], shape, [a.size for a in r.axes], Combine.MAX, body, compute)
+    best = b.reduce([x, *tables, where], shape, [a.size for a in r.axes], Combine.MAX, body, compute)
 
     def finish(i: Index, read: Reader) -> Expr:
         e = read(0, i)
