@@ -17,7 +17,7 @@ from autofuse.ops.declare import Call, Op, Sample, Unsupported
 Reads = Callable[[Sequence[Expr], Reader], Expr]
 
 
-def _progression(known: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
+def progression(known: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
     """(start, step along each axis) where the numbers are an affine function of their position."""
     start = int(known.reshape(-1)[0])
     steps = tuple(
@@ -40,7 +40,7 @@ def positions(b: Builder, v: ValueId, slot: int, n: int) -> Reads:
     if known.min() < -n or known.max() >= n:
         raise Unsupported(f"an index outside a dimension of {n} elements")
     counted = np.where(known < 0, known + n, known)
-    found = _progression(counted)
+    found = progression(counted)
     if found is not None:
         start, steps = found
         return lambda at, read: ix.add(const(start), *(ix.mul(e, s) for e, s in zip(at, steps, strict=True) if s))

@@ -1,4 +1,7 @@
-"""Writes at computed places: the Scatter operators, TensorScatter (a map, as its places are known), MaxUnpool."""
+"""Writes at computed places: the Scatter operators, TensorScatter, MaxUnpool.
+
+Where it is known when the model is imported what ends up where, they are maps that read from the output's side.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import numpy as np
 
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import INDEX, Expr, cast_to, const, select
+from autofuse.ir.expr import INDEX, Expr, call, cast_to, const, select
 from autofuse.ir.graph import ValueId
 from autofuse.ir.stage import Combine
 from autofuse.ops.builder import Index, Reader
 from autofuse.ops.common import F16, F32, I8, I32, I64, axis_in, wrapped
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
-from autofuse.ops.indexing import positions
+from autofuse.ops.indexing import positions, progression
 
 _COMBINES = {"none": None, "add": Combine.SUM, "mul": Combine.PROD, "max": Combine.MAX, "min": Combine.MIN}
 
@@ -51,6 +54,63 @@ def _scatter_elements(c: Call) -> Sequence[ValueId]:
     ]
 
 
+TABLE = 1 << 16
+"""The most places for which a table of what ends up there is kept."""
+
+_FUNCTIONS = {Combine.SUM: "add", Combine.PROD: "mul", Combine.MAX: "maximum", Combine.MIN: "minimum"}
+
+
+def _winners(known: np.ndarray, sizes: Sequence[int], combine: Combine | None) -> np.ndarray | None:
+    """For each place the number of the update that ends up there, -1 where none does; None where several combine in one place."""
+    at = known.reshape(-1, known.shape[-1])
+    if (at < -np.array(sizes)).any() or (at >= np.array(sizes)).any():
+        raise Unsupported(f"an index outside of dimensions {tuple(sizes)}")
+    flat = np.ravel_multi_index(tuple(np.where(at < 0, at + sizes, at).T), tuple(sizes))
+    if combine is not None and np.unique(flat).size < flat.size:
+        return None
+    found = np.full(int(np.prod(sizes)), -1, np.int64)
+    found[flat] = np.arange(flat.size)
+    return found.reshape(tuple(sizes))
+
+
+def _known_nd(c: Call, combine: Combine | None) -> ValueId | None:
+    """A ScatterND at known places as a map: a box of places that count up evenly by arithmetic, others by a table; None where neither fits.
+
+    This is what an assignment to a slice is exported as.
+    """
+    b = c.builder
+    data, indices, updates = (c.input(k) for k in range(3))
+    shape, where, known = b.shape(data), b.shape(indices), b.known(indices)
+    depth = where[-1]
+    if known is None or not known.size or 0 in shape[:depth]:
+        return None
+    winners = _winners(known, shape[:depth], combine)
+    if winners is None:
+        return None
+    hits = np.argwhere(winners >= 0)
+    low, high = hits.min(axis=0), hits.max(axis=0) + 1
+    box = winners[tuple(slice(p, q) for p, q in zip(low, high, strict=True))]
+    even = progression(box) if (box >= 0).all() else None
+    if even is None and winners.size > TABLE:
+        return None
+    inputs = [data, updates] if even is not None else [data, updates, b.constant(winners)]
+
+    def body(i: Index, read: Reader) -> Expr:
+        if even is not None:
+            inner = [ix.sub(e, const(int(p))) for e, p in zip(i[:depth], low, strict=True)]
+            inside = ix.in_range(inner, box.shape)
+            number = ix.add(const(even[0]), *(ix.mul(e, s) for e, s in zip(inner, even[1], strict=True)))
+        else:
+            number = read.raw(2, i[:depth])
+            inside = ix.negate(ix.less(number, const(0)))
+        at = (*ix.unflatten(number, where[:-1]), *i[depth:])
+        if combine is None:
+            return select(inside, read.raw(1, at), read.raw(0, i))
+        return select(inside, call(_FUNCTIONS[combine], read(0, i), read(1, at)), read(0, i))
+
+    return b.map(inputs, shape, body, b.dtype(data))
+
+
 def _scatter_nd(c: Call) -> Sequence[ValueId]:
     """out[indices[i]] = updates[i]: the last axis of the indices holds a place in the first dimensions of the data."""
     b = c.builder
@@ -59,6 +119,11 @@ def _scatter_nd(c: Call) -> Sequence[ValueId]:
     outer, depth = len(where) - 1, where[-1]
     if depth > len(shape) or b.shape(updates) != (*where[:-1], *shape[depth:]):
         raise Unsupported(f"updates of shape {b.shape(updates)} at indices of shape {where} in data of shape {shape}")
+
+    combine = _combine(c)
+    mapped = _known_nd(c, combine)
+    if mapped is not None:
+        return [mapped]
 
     def place(u: Index, read: Reader) -> Sequence[Expr]:
         at = [wrapped(read(1, (*u[:outer], const(k))), shape[k]) for k in range(depth)]
@@ -72,7 +137,7 @@ def _scatter_nd(c: Call) -> Sequence[ValueId]:
             lambda i, read: read.raw(0, i),
             place,
             lambda u, read: read.raw(2, u),
-            _combine(c),
+            combine,
         )
     ]
 
@@ -170,6 +235,7 @@ def _elements(name: str, since: int) -> Op:
     return Op(name, _scatter_elements, (*plain, *others, *reductions), since=11)
 
 
+_GRID = np.stack(np.meshgrid([1, 2], [-3, -2, -1], indexing="ij"), -1).astype(np.int64)
 _BATCHED = np.array([[[0, 1], [1, -1]], [[0, 1], [0, 0]]], np.int64)
 
 SCATTERING: tuple[Op, ...] = (
@@ -182,6 +248,12 @@ SCATTERING: tuple[Op, ...] = (
             Sample(((F32, (6, 70)), _nd([4], [0], [-2]), (F32, (3, 70)))),
             Sample(((I32, (8,)), _nd([4], [3], [1], [7], [3]), (I32, (5,))), low=-9, high=9),
             Sample(((F32, (2, 3, 4)), _BATCHED, (F32, (2, 2, 4)))),
+            Sample(((I32, (8,)), _nd([4], [3], [1], [7], [3]), (I32, (5,))), constant=(1,), low=-9, high=9),
+            Sample(((F32, (6, 7)), _nd([2], [3], [-2]), (F32, (3, 7))), constant=(1,)),
+            Sample(((F32, (6, 7)), _GRID, (F32, (2, 3))), constant=(1,)),
+            Sample(((F16, (6, 7)), _GRID[::-1].copy(), (F16, (2, 3))), {"reduction": "mul"}, opset=18, constant=(1,)),
+            Sample(((F32, (6, 7)), _nd([4], [0], [-2]), (F32, (3, 7))), constant=(1,)),
+            Sample(((F32, (6, 7)), _nd([4], [0], [-2]), (F32, (3, 7))), {"reduction": "add"}, opset=18, constant=(1,)),
             *(
                 Sample(((F32, (4, 4, 4)), _nd([0], [2], [0]), (F32, (3, 4, 4))), {"reduction": r}, opset=18)
                 for r in ("add", "mul", "max", "min")

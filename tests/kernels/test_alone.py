@@ -44,7 +44,6 @@ sys.path.append(str(Path(__file__).parent.parent / "ops"))
 from op_calls import draw, stored
 
 OPERATORS_ALONE = ("ScatterElements", "Scatter", "ScatterND", "MaxUnpool", "TopK", "CumSum", "CumProd", "Det")
-SAMPLES = [(n, k) for n in OPERATORS_ALONE for k in range(len(OPERATORS["", n].samples))]
 
 
 def case_of(graph: Graph, arrays: dict[ValueId, np.ndarray]) -> Case | None:
@@ -77,6 +76,18 @@ def sample_case(name: str, k: int) -> Case | None:
         arrays[v] = x
     made = op.emit(Call(name, "", sample.opset, tuple(ids), stored(sample.attributes), (True,) * sample.outputs, b))
     return case_of(b.graph([(f"y{j}", v) for j, v in enumerate(made) if v is not None]), arrays)
+
+
+SAMPLES = [
+    (n, k) for n in OPERATORS_ALONE for k in range(len(OPERATORS["", n].samples)) if sample_case(n, k) is not None
+]
+"""Those that are made of stages alone are left out."""
+
+
+def known_case(name: str, k: int) -> Case:
+    case = sample_case(name, k)
+    assert case is not None
+    return case
 
 
 def one(compute: Alone, x: np.ndarray) -> Case:
@@ -190,9 +201,7 @@ def runs_on(device: Device, kind: str, case: Case, count: int) -> None:
 
 @pytest.mark.parametrize(("name", "k"), SAMPLES, ids=[f"{n}-{k}" for n, k in SAMPLES])
 def test_samples_in_lockstep(name: str, k: int) -> None:
-    case = sample_case(name, k)
-    if case is None:
-        pytest.skip("made of stages alone")
+    case = known_case(name, k)
     for v, s in tried("cuda", case.program, TARGET, 3):
         compare(lockstep(v, lower(v, s, TARGET), case.inputs), case, f"{v.family}/{v.algorithm} {s.text()}")
 
@@ -206,9 +215,7 @@ def test_larger_ones_in_lockstep(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "k"), SAMPLES, ids=[f"{n}-{k}" for n, k in SAMPLES])
 def test_samples_on_the_host(name: str, k: int, cpu: Device) -> None:
-    case = sample_case(name, k)
-    if case is None:
-        pytest.skip("made of stages alone")
+    case = known_case(name, k)
     runs_on(cpu, "cpu", case, 0)
 
 
@@ -241,8 +248,8 @@ def test_kernels_of_samples_compile(emulated: EmulatedCudaDevice) -> None:
     """One of each family, algorithm and element type."""
     kernels: dict[tuple[str, str, DType], Kernel] = {}
     for name, k in SAMPLES:
-        case = sample_case(name, k)
-        for v, s in tried("cuda", case.program, emulated.target, 0) if case is not None else ():
+        case = known_case(name, k)
+        for v, s in tried("cuda", case.program, emulated.target, 0):
             for launch in lower(v, s, emulated.target).launches[-1:]:
                 kernels.setdefault((v.family, v.algorithm, v.program.inputs[0].dtype), launch.kernel)
     for arch, compiled in emulated.nvrtc_check(list(kernels.values())).items():

@@ -251,6 +251,17 @@ def test_moves_keep_affine_indices() -> None:
     ]
 
 
+def test_an_assignment_to_a_slice_is_a_map() -> None:
+    """Exporters write it as ScatterND at known places: a box of them needs neither a kernel of its own nor a table."""
+    rows, columns = np.meshgrid([2, 3], [4, 5, 6], indexing="ij")
+    x, new, at = image(6, 8), image(2, 3), np.stack([rows, columns], -1).astype(np.int64)
+    made, b = numpy_run("ScatterND", "", 18, [x, at, new], {}, [True], (1,))
+    expected = x.copy()
+    expected[2:4, 4:7] = new
+    same(made[0], expected)
+    assert [n.kind for n in b.nodes] == [Kind.MAP] and len(b.nodes[0].inputs) == 2
+
+
 def test_many_concatenated_inputs_stay_shallow() -> None:
     parts = [np.full((1, 2), k, np.float32) for k in range(300)]
     made, b = numpy_run("Concat", "", 21, parts, {"axis": 0}, [True], ())
