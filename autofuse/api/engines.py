@@ -74,7 +74,9 @@ class Engines:
         return self._specialised < LIMIT
 
     def _make(self, inputs: Mapping[str, Any]) -> Engine:
-        shapes = {k: tuple(np.shape(a)) for k, a in inputs.items() if isinstance(a, np.ndarray | np.generic)}
+        others = {i.name for i in self._model.graph.input if i.type.WhichOneof("value") != "tensor_type"}
+        arrays = {k: a for k, a in inputs.items() if isinstance(a, np.ndarray | np.generic) and k not in others}
+        shapes = {k: tuple(np.shape(a)) for k, a in arrays.items()}
         fed = [name for name in inputs if name in self._defaults]
         graph = self._graph(shapes, None, fed)
         if graph.open_parameters and self._specialising:

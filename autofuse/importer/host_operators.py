@@ -2,7 +2,8 @@
 
 The evaluator's own Loop takes a left-out condition for false and joins scalars and matrices along the wrong axis; its own Scan knows
 neither directions nor axes nor the batches of opset 8. Both run their bodies in the reference evaluator. Scatter is the old name of
-ScatterElements. A text is cast to no type that numpy lacks. It has no Multinomial.
+ScatterElements. A text is cast to no type that numpy lacks. It has no Multinomial. Its Optional wraps the element in a list, which no
+other operator expects.
 """
 
 from __future__ import annotations
@@ -176,4 +177,14 @@ class Multinomial(OpRun):
         return (found.astype(helper.tensor_dtype_to_np_dtype(dtype or TensorProto.INT32)),)
 
 
-OVERRIDES: list[type[OpRun]] = [Loop, Scan, Scatter, Cast, CastLike, Multinomial]
+class Optional(OpRun):
+    """An optional is its element, or None: so are those that are fed, and so do the other operators take them."""
+
+    op_domain = ""
+
+    def _run(self, x: Any = None, type: Any = None) -> tuple[Any]:
+        del type
+        return (x,)
+
+
+OVERRIDES: list[type[OpRun]] = [Optional, Loop, Scan, Scatter, Cast, CastLike, Multinomial]

@@ -154,3 +154,23 @@ def test_missing_and_unknown_inputs_are_named() -> None:
     with pytest.raises(InputError, match="unknown input 'z'"):
         engine.run({"x": X, "axes": np.array([0]), "z": X})
     engine.close()
+
+
+def test_a_tensor_is_fed_as_an_optional() -> None:
+    """Its shape is not stated by the model, and binds nothing."""
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    nodes = [helper.make_node("OptionalHasElement", ["o"], ["y"])]
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "test",
+            [helper.make_value_info("o", kind)],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.BOOL, [])],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    prepared = autofuse.onnx_backend.prepare(model)
+    for given, expected in ((np.ones(3, np.float32), True), (None, False)):
+        (y,) = prepared.run([given])
+        assert bool(y) is expected
