@@ -130,8 +130,8 @@ def _operand(e: Expr) -> Load | None:
 class Scan:
     """A recurrence along the first axis: the gates of an LSTM, GRU or RNN.
 
-    `cell` names it; the meaning of the inputs and outputs is that of `autofuse.kernels.scan` and
-    `autofuse.ops.recurrent`, which document them side by side. `attributes` are plain data and part of every signature.
+    `cell` names it; `autofuse.ops.recurrent` says what the inputs and outputs are, `autofuse.ops.cells` what a step computes under the
+    options in `attributes`, which are plain data and part of every signature.
     """
 
     cell: str
