@@ -104,6 +104,23 @@ def _segments(graph: Graph, regions: Sequence[Region]) -> list[int]:
     return out
 
 
+def apart_region(graph: Graph, region: Region, target: Target, threads: int, accuracy: str) -> PlannedRegion:
+    """A Host region, or a Control region with heuristic plans for the graphs in it."""
+
+    def plain(v: ValueId) -> Layout:
+        shape = graph.values[v].shape
+        return Layout.plain(len(shape)) if shape is not None else Layout(())
+
+    ins, outs = tuple(map(plain, region.inputs)), tuple(map(plain, region.outputs))
+    compute = graph.nodes[region.nodes[0]].compute
+    if not isinstance(compute, Control):
+        return PlannedRegion(region, "host", "reference", ins, outs, Schedule(()))
+    inside = tuple(
+        None if b.graph is None else heuristic_plan(b.graph, target, threads, accuracy) for b in compute.bodies
+    )
+    return PlannedRegion(region, "control", compute.operator.lower(), ins, outs, Schedule(()), inside)
+
+
 class _Problem:
     def __init__(
         self,
@@ -324,29 +341,12 @@ class _Problem:
         for k, region in enumerate(self.regions):
             slot = self.slots[k]
             if slot is None:
-                ins = tuple(self._plain(v) for v in region.inputs)
-                outs = tuple(self._plain(v) for v in region.outputs)
-                out.append(self._apart(region, ins, outs))
+                out.append(apart_region(self.graph, region, self.target, self.threads, self.accuracy))
             else:
                 out.append(_planned(region, slot.options[choice[k]]))
             for value in region.outputs:
                 out += self._reorder_regions(value, choice)
         return tuple(out)
-
-    def _apart(self, region: Region, ins: tuple[Layout, ...], outs: tuple[Layout, ...]) -> PlannedRegion:
-        """A Host region, or a Control region with heuristic plans for the graphs in it."""
-        compute = self.graph.nodes[region.nodes[0]].compute
-        if not isinstance(compute, Control):
-            return PlannedRegion(region, "host", "reference", ins, outs, Schedule(()))
-        inside = tuple(
-            None if b.graph is None else heuristic_plan(b.graph, self.target, self.threads, self.accuracy)
-            for b in compute.bodies
-        )
-        return PlannedRegion(region, "control", compute.operator.lower(), ins, outs, Schedule(()), inside)
-
-    def _plain(self, v: ValueId) -> Layout:
-        shape = self.graph.values[v].shape
-        return Layout.plain(len(shape)) if shape is not None else Layout(())
 
     def _reorder_regions(self, v: ValueId, choice: Sequence[int]) -> list[PlannedRegion]:
         value = self.graph.values[v]

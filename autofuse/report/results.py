@@ -17,6 +17,7 @@ from autofuse.errors import StorageError, UsageError
 from autofuse.report import explain, pareto, plots, tables
 from autofuse.report.folder import FORMAT, KERNELS
 from autofuse.report.places import PLAN, RUN, find_results
+from autofuse.report.what_if import Answer, Asker
 from autofuse.search.outcome import Calibration
 
 if TYPE_CHECKING:
@@ -135,6 +136,23 @@ class Results:
     def explain_text(self, names: Sequence[str] = ()) -> str:
         """Why edges were or weren't fused: all that weren't, or those between the named nodes and values."""
         return explain.explain_text(self.verdicts, names)
+
+    def what_if(self, fuse: Sequence[str] = (), forbid: Sequence[str] = (), model: str | None = None) -> Answer:
+        """What it would cost to compute in one kernel what lies between two nodes or values (or at an edge), or to forbid that.
+
+        The partition is searched again by the kernels that the tune measured, and by estimates where it measured none. `model` is the model's
+        path where it isn't the one that was tuned. UsageError where the names mean no two nodes.
+        """
+        if bool(fuse) == bool(forbid):
+            raise UsageError("what_if takes either fuse or forbid: one or two names, as `explain` prints them")
+        key = model or ""
+        if key not in self._askers:
+            self._askers[key] = Asker(self.run, self.plan, self.kernels, model)
+        return self._askers[key].ask(self.verdicts, tuple(fuse or forbid), bool(forbid))
+
+    @cached_property
+    def _askers(self) -> dict[str, Asker]:
+        return {}
 
     @property
     def floor_ms(self) -> float:

@@ -106,6 +106,12 @@ def _kind(program: RegionProgram) -> str:
     return "contract" if any(s.kind is Kind.CONTRACT for s in program.steps) else "other"
 
 
+def _schedule(text: str) -> Schedule:
+    """The schedule that was written as text."""
+    pairs = (part.split("=", 1) for part in text.split(" ") if "=" in part)
+    return Schedule.of({k: int(v) if v.lstrip("-").isdigit() else v for k, v in pairs})
+
+
 def _no_constants(program: RegionProgram) -> Mapping[int, np.ndarray]:
     del program
     return {}
@@ -268,6 +274,16 @@ class KernelStudies:
         key = study.key(v)
         table = study.tables.get(key)
         return sum(1 for k, _ in study.tried if k == key), table is None or table.left > 0
+
+    def recall(self, program: RegionProgram) -> None:
+        """Take what the bench knows of a program for measured, without measuring it again: costs of earlier tunes are asked about."""
+        study = self.of(program)
+        for m in self.bench.known(program.signature):
+            for v in study.variants:
+                if (v.family, v.algorithm, layouts_text(v)) == (m.family, m.algorithm, m.layouts):
+                    self._keep(study, Tried((v, _schedule(m.schedule)), m))
+        study.leader = min(study.best.values(), key=lambda t: t.measurement.seconds, default=None)
+        self._options.pop(program.signature, None)
 
     # ---- measuring
 

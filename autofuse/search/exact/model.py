@@ -11,7 +11,6 @@ from autofuse.fusion.partition import Partitioner
 from autofuse.fusion.region import Region, RegionProgram
 from autofuse.ir.graph import Graph, NodeId, ValueId
 from autofuse.ir.layout import Layout
-from autofuse.ir.stage import Kind
 from autofuse.kernels.layouts import same_memory
 from autofuse.search.exact.bounds import Interval
 from autofuse.search.exact.costs import Price, Pricing, Way
@@ -24,7 +23,7 @@ Part = Callable[[Interval], float]
 
 @dataclass(frozen=True)
 class Choice:
-    """A region with a way to run it; a Host region has none."""
+    """A region with a way to run it; a Host or Control region has none."""
 
     region: Region
     program: RegionProgram | None
@@ -79,10 +78,10 @@ class Model:
         self.choices: list[Choice] = []
         columns: list[Column] = []
         for n in self.graph.nodes:
-            if n.kind is Kind.HOST:
+            if not n.kind.has_kernel:
                 region = Region.of(self.graph, [n.id])
                 self.choices.append(Choice(region, None, None))
-                columns.append(self._host(region))
+                columns.append(self._apart(region))
         for region in enumerated.regions:
             level = self._node_level[region.nodes[0]]
             if any(self._node_level[n] != level for n in region.nodes):
@@ -106,7 +105,7 @@ class Model:
         gives = tuple((v, self.layouts.number(v, l)) for v, l in zip(region.outputs, way.outputs, strict=True))
         return Column(region.nodes, self._reads(region, way.inputs), gives, level, way.view)
 
-    def _host(self, region: Region) -> Column:
+    def _apart(self, region: Region) -> Column:
         reads = tuple((v, PLAIN) for v in region.inputs if v not in self.graph.constants)
         gives = tuple((v, PLAIN) for v in self.graph.nodes[region.nodes[0]].outputs)
         return Column(region.nodes, reads, gives, 2 * self._node_level[region.nodes[0]] + 1)
@@ -122,7 +121,7 @@ class Model:
     def _crosses(self, v: ValueId) -> bool:
         """Whether a value is read behind a Host step, or by one."""
         return any(
-            n.kind is Kind.HOST or self._node_level[n.id] != self._value_level[v]
+            not n.kind.has_kernel or self._node_level[n.id] != self._value_level[v]
             for n in self.graph.consumers.get(v, ())
         )
 
@@ -157,7 +156,7 @@ class Model:
         return self.pricing.price(program, way).interval
 
     def price(self, k: int) -> Price | None:
-        """The price of a column; None for a Host region, which costs the same in all plans."""
+        """The price of a column; None for a Host or Control region, which costs the same in all plans."""
         choice = self.choices[k]
         if choice.program is None or choice.way is None:
             return None
@@ -188,7 +187,7 @@ def _levels(graph: Graph) -> tuple[Mapping[NodeId, int], Mapping[ValueId, int]]:
     value: dict[ValueId, int] = dict.fromkeys((*graph.inputs, *graph.constants), 0)
     for n in graph.nodes:
         node[n.id] = max((value[v] for v in n.inputs), default=0)
-        value.update(dict.fromkeys(n.outputs, node[n.id] + (n.kind is Kind.HOST)))
+        value.update(dict.fromkeys(n.outputs, node[n.id] + (not n.kind.has_kernel)))
     return node, value
 
 

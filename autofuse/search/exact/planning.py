@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofuse.engine.assign import reorder_program, reorder_variant
+from autofuse.engine.assign import apart_region, reorder_program, reorder_variant
 from autofuse.engine.options import Option
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.fusion.partition import Partition
@@ -96,15 +96,9 @@ class _Writer:
         price = self.model.price(k)
         option = self.pick(price) if price is not None else None
         if option is None:
-            region = choice.region
-            ins = tuple(self._plain(v) for v in region.inputs)
-            outs = tuple(self._plain(v) for v in region.outputs)
-            return PlannedRegion(region, "host", "reference", ins, outs, Schedule(()))
+            s = self.setting
+            return apart_region(self.model.graph, choice.region, s.target, s.threads, s.accuracy)
         return _planned(choice.region, option.variant, option.schedule)
-
-    def _plain(self, v: ValueId) -> Layout:
-        shape = self.model.graph.values[v].shape
-        return Layout.plain(len(shape)) if shape is not None else Layout(())
 
     def _reorder(self, copy: Copy) -> None:
         if copy not in self.left:

@@ -85,7 +85,7 @@ class _Growth:
         self.graph = partitioner.graph
         self.limits = limits
         self.out_of_time = out_of_time
-        self.kernels = [n.id for n in self.graph.nodes if n.kind is not Kind.HOST]
+        self.kernels = [n.id for n in self.graph.nodes if n.kind.has_kernel]
         self.below, self.above = self._reach()
         self.accepted: dict[Region, None] = {}
         self.by_first: Counter[NodeId] = Counter()
@@ -129,9 +129,9 @@ class _Growth:
         """For each node its producers, its readers, and nodes that read the same value, as a bit set."""
         near = [0] * len(self.graph.nodes)
         for v, readers in self.graph.consumers.items():
-            ids = [r.id for r in readers if r.kind is not Kind.HOST]
+            ids = [r.id for r in readers if r.kind.has_kernel]
             source = self.graph.producer.get(v)
-            if source is not None and source.kind is not Kind.HOST:
+            if source is not None and source.kind.has_kernel:
                 for r in ids:
                     near[r] |= 1 << source.id
                     near[source.id] |= 1 << r
@@ -155,7 +155,7 @@ class _Growth:
 
     def run(self, landmarks: Iterable[Partition]) -> Enumerated:
         atoms, near = self._atoms(), self._near()
-        hosts = sum(1 << n.id for n in self.graph.nodes if n.kind is Kind.HOST)
+        hosts = sum(1 << n.id for n in self.graph.nodes if not n.kind.has_kernel)
         seen: set[int] = set()
         levels: dict[int, list[tuple[int, int]]] = {}
 

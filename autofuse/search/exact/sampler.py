@@ -22,7 +22,7 @@ from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.certificate import Certificate
 from autofuse.search.exact.costs import Pricing
 from autofuse.search.exact.model import Model, Part, guess, lower, upper
-from autofuse.search.exact.planning import Setting, guessed, measured, partition_of, plan_of
+from autofuse.search.exact.planning import Pick, Setting, guessed, measured, partition_of, plan_of
 from autofuse.search.exact.problem import Solution
 from autofuse.search.exact.program import Fixed
 from autofuse.search.exact.regions import Enumerated, Limits, enumerate_regions
@@ -63,7 +63,7 @@ class ExactPlanSampler:
         enough: Callable[[], bool] = lambda: False,
         solve_seconds: float = SOLVE_SECONDS,
     ) -> None:
-        self._planner = planner
+        self.planner = planner
         self._studies = planner.studies
         partitioner = planner.partitioner
         landmarks = (partitioner.unfused(), partitioner.greedy())
@@ -136,6 +136,16 @@ class ExactPlanSampler:
         solver = self._solver if fixed is None else BlockSolver(self.model.problem, fixed)
         return solver.solve(self.model.costs(part), self._solve_seconds)
 
+    def plan(self, solution: Solution, origin: str, pick: Pick) -> Plan:
+        """The plan of a solution."""
+        return plan_of(self.model, solution, self._setting, origin, pick)
+
+    def recall(self) -> None:
+        """Take what the bench knows of all regions for measured: for questions about a tune that is over."""
+        programs = {c.program.signature: c.program for c in self.model.choices if c.program is not None}
+        for program in programs.values():
+            self._studies.recall(program)
+
     def _solve(self, part: Part) -> Solution | None:
         found, _ = self.solve(part)
         return found if found is not None and math.isfinite(found.seconds) else None
@@ -155,7 +165,7 @@ class ExactPlanSampler:
         best = min(self._settled.values(), default=math.inf)
         if solution is None or solution.seconds > _WORTH_A_RUN * best:
             return None
-        plan = plan_of(self.model, solution, self._setting, self._label("measured"), measured)
+        plan = self.plan(solution, self._label("measured"), measured)
         return self._proposal(solution, plan, (), _Token(_shape(plan), solution.seconds))
 
     def _likely(self) -> Proposal | None:
@@ -163,8 +173,8 @@ class ExactPlanSampler:
         solution = self._solve(guess)
         if solution is None:
             return None
-        plan = plan_of(self.model, solution, self._setting, self._label("likely"), guessed)
-        lacking = self._askable([*(v for v, _ in self._planner.open_kernels(plan)), *self._copies(solution)])
+        plan = self.plan(solution, self._label("likely"), guessed)
+        lacking = self._askable([*(v for v, _ in self.planner.open_kernels(plan)), *self._copies(solution)])
         token = _Token(_shape(plan), solution.seconds)
         if not lacking and solution.seconds >= _SETTLED * self._settled.get(token.shape, math.inf):
             return None
@@ -180,7 +190,7 @@ class ExactPlanSampler:
         lacking = self._askable(open_kernels)
         if not lacking:
             return None
-        plan = plan_of(self.model, best, self._setting, self._label("optimistic"), measured)
+        plan = self.plan(best, self._label("optimistic"), measured)
         return self._proposal(best, plan, lacking, _Token(_shape(plan), best.seconds))
 
     def _proposal(self, solution: Solution, plan: Plan, lacking: tuple[Variant, ...], token: _Token) -> Proposal:

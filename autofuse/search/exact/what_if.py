@@ -1,0 +1,89 @@
+"""What forcing or forbidding a fusion would cost: the program is solved again with it fixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autofuse.engine.build import variant_of
+from autofuse.engine.plan import Plan, PlannedRegion
+from autofuse.fusion.region import Region, Verdict
+from autofuse.ir.graph import NodeId
+from autofuse.kernels.base import Lowered
+from autofuse.kernels.families import lower
+from autofuse.search.exact.model import guess
+from autofuse.search.exact.planning import measured
+from autofuse.search.exact.program import Fixed
+from autofuse.search.exact.sampler import ExactPlanSampler
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """`seconds` is the sum of kernel times of the best plan with the wish (infinity where there is none), `best` that without it.
+
+    `open` and `best_open` count kernels of the two plans whose times are estimates. `verdict` is what the rules say of the nodes in one region:
+    the reason where they can't be one.
+    """
+
+    wish: str
+    nodes: tuple[NodeId, ...]
+    verdict: Verdict
+    best: float
+    seconds: float
+    best_open: int
+    open: int
+    best_plan: Plan | None
+    plan: Plan | None
+
+    @property
+    def price(self) -> float:
+        """Seconds that the wish costs; infinity where it can't be had."""
+        return self.seconds - self.best
+
+    def regions(self, plan: Plan | None) -> tuple[PlannedRegion, ...]:
+        """The regions of a plan that compute the nodes."""
+        if plan is None:
+            return ()
+        return tuple(r for r in plan.regions if set(r.region.nodes) & set(self.nodes))
+
+    def text(self) -> str:
+        """In words."""
+        if not math.isfinite(self.seconds):
+            why = self.verdict.reason if not self.verdict else "it lies beyond the regions that were enumerated"
+            rule = f" [{self.verdict.rule}]" if not self.verdict else ""
+            return f"{self.wish}: impossible{rule}: {why}"
+        known = "by measured kernels" if not self.open else f"{self.open} kernels by estimate"
+        best = "by measured kernels" if not self.best_open else f"{self.best_open} kernels by estimate"
+        if self.price <= 1e-9 * self.best:
+            return f"{self.wish}: the best plan does so already ({1e3 * self.best:.4g} ms, {best})"
+        percent = 100 * self.price / self.best
+        return f"{self.wish}: {1e3 * self.seconds:.4g} ms ({known}) instead of {1e3 * self.best:.4g} ms ({best}), {percent:.1f} % slower"
+
+
+def what_if(
+    sampler: ExactPlanSampler, nodes: Iterable[NodeId], apart: bool = False, names: tuple[str, ...] = ()
+) -> WhatIf:
+    """Solve with some nodes in one region, or (`apart`) not all of them in one."""
+    wanted = frozenset(nodes)
+    fixed = Fixed(apart=(wanted,)) if apart else Fixed(together=(wanted,))
+    verdict = sampler.planner.partitioner.allowed(Region.of(sampler.model.graph, wanted))
+    best, best_seconds, best_open = _solved(sampler, None)
+    plan, seconds, still_open = _solved(sampler, fixed)
+    shown = " and ".join(map(repr, names)) or f"nodes {sorted(wanted)}"
+    wish = f"{shown} {'apart' if apart else 'in one kernel'}"
+    return WhatIf(wish, tuple(sorted(wanted)), verdict, best_seconds, seconds, best_open, still_open, best, plan)
+
+
+def _solved(sampler: ExactPlanSampler, fixed: Fixed | None) -> tuple[Plan | None, float, int]:
+    found, _ = sampler.solve(guess, fixed)
+    if found is None or not math.isfinite(found.seconds):
+        return None, math.inf, 0
+    plan = sampler.plan(found, "what if", measured)
+    return plan, found.seconds, len(sampler.planner.open_kernels(plan))
+
+
+def kernels_of(sampler: ExactPlanSampler, region: PlannedRegion) -> Lowered:
+    """The launches of a planned region, to be shown as text."""
+    target = sampler.planner.bench.target
+    return lower(variant_of(sampler.model.graph, region, target), region.schedule, target)

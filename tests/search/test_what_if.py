@@ -1,0 +1,75 @@
+"""Questions to a result folder: fusions forced and forbidden, by what was measured."""
+
+from __future__ import annotations
+
+import pytest
+from replay import ReplayBench
+
+from autofuse.devices.cpuinfo import host_target
+from autofuse.errors import PlanError, UsageError
+from autofuse.importer.importing import import_model
+from autofuse.importer.load import load_model
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.space import load_spaces
+from autofuse.report.folder import write_results
+from autofuse.report.results import Results, open_results
+from autofuse.search.budget import Budget
+from autofuse.search.tune import Task, tune_on
+
+SPACES = load_spaces("cpu")
+
+
+def cost(variant: Variant, schedule: Schedule) -> float:
+    """Nanoseconds: much for a launch, so that fusing pays."""
+    return 5e6 + 1000 * len(variant.program.steps) + len(schedule.text())
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    graph = import_model(load_model("sample:mlp"))
+    bench = ReplayBench(graph, cost)
+    bench.target = host_target(2)
+    task = Task("sample:mlp", {}, {}, 60.0, "default", 0, "exact", None, None, None, None, None, "")
+    outcome = tune_on(graph, bench, SPACES, task, Budget(60.0, bench.clock))
+    return open_results(write_results(outcome, tmp_path_factory.mktemp("what-if")))
+
+
+def fused_edge(results: Results) -> str:
+    row = results.verdicts[results.verdicts["state"] == "fused"].iloc[0]
+    return f"e{row['edge']}"
+
+
+def test_what_the_best_plan_does_already_costs_nothing(results: Results) -> None:
+    answer = results.what_if(fuse=[fused_edge(results)])
+    assert answer.result.price == pytest.approx(0.0, abs=1e-9) and answer.result.verdict
+    assert "does so already" in str(answer)
+    assert answer.texts[0] == answer.texts[1] != ()
+
+
+def test_forbidding_a_fusion_costs_a_launch(results: Results) -> None:
+    answer = results.what_if(forbid=[fused_edge(results)])
+    assert answer.result.price == pytest.approx(5e-3, rel=0.1)
+    assert "slower" in str(answer) and "by measured kernels" in str(answer)
+    assert len(answer.texts[1]) == len(answer.texts[0]) + 1
+
+
+def test_what_the_rules_forbid_is_said_with_the_rule(results: Results) -> None:
+    contractions = results.regions[results.regions["kind"] == "contract"]["nodes"]
+    first, last = contractions.iloc[0][0], contractions.iloc[-1][0]
+    answer = results.what_if(fuse=[str(first), str(last)])
+    assert "impossible [contractions]" in str(answer) and not answer.result.verdict
+
+
+def test_what_makes_no_sense_is_refused(results: Results) -> None:
+    with pytest.raises(UsageError, match="either fuse or forbid"):
+        results.what_if()
+    with pytest.raises(UsageError, match="nothing between kernels"):
+        results.what_if(fuse=["nonsense"])
+    with pytest.raises(PlanError, match="not the model that was tuned"):
+        results.what_if(fuse=[fused_edge(results)], model="sample:softmax")
+
+
+def test_a_folder_is_only_read(results: Results) -> None:
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in results.path.rglob("*"))
+    results.what_if(fuse=[fused_edge(results)])
+    assert before == sorted((p.name, p.stat().st_mtime_ns) for p in results.path.rglob("*"))
