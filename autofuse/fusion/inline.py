@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
+from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Apply, Const, Expr, Load, apply, cast_to, const, load, select
 from autofuse.ir.stage import Stage
 
@@ -22,7 +25,7 @@ class Inliner:
         self._memo: dict[tuple[int, tuple[Expr, ...]], Expr] = {}
 
     def read(self, number: int, index: tuple[Expr, ...]) -> Expr:
-        """The value of a tensor at an index, in the type that its body computes (a half type in float32)."""
+        """The value of a tensor at an index, in the type that its body computes (a half type in float32, not yet rounded)."""
         key = (number, index)
         found = self._memo.get(key)
         if found is None:
@@ -57,9 +60,8 @@ class Inliner:
 
     def _rebuild(self, e: Expr, operands: tuple[int, ...], go: Callable[[Expr], Expr]) -> Expr:
         match e:
-            case Apply("cast", (Load() as inner,)) if inner.dtype.is_half and e.dtype is inner.dtype.compute:
-                # A half-typed tensor between two fused stages stays in float32; a Cast of the model is in the body itself.
-                return cast_to(self._load(inner, operands, go), e.dtype)
+            case Apply("cast", (Load() as inner,)) if e.dtype is inner.dtype.compute:
+                return cast_to(rounded(self._load(inner, operands, go), inner.dtype), e.dtype)
             case Apply("select", (c, a, b)):
                 condition = go(c)
                 return select(condition, go(a), go(b))
@@ -83,6 +85,33 @@ class Inliner:
         if isinstance(value, Load) and value.fill is None and value.source == number:
             return load(number, index, value.dtype, e.fill)
         return select(inside, value, const(e.fill, value.dtype))
+
+
+def rounded(value: Expr, dtype: DType) -> Expr:
+    """What a tensor of a type holds of a value: fusing must not give a half type more digits than storing it would.
+
+    The standard defines operators by what they make of tensors, so a function body in float16 rounds after each of its operators. What
+    is computed without rounding (moves, choices, signs) stays as it is, and so does every type that is computed in itself.
+    """
+    if value.dtype is dtype or dtype.compute is dtype or _exact(value, dtype):
+        return value
+    return cast_to(value, dtype)
+
+
+def _exact(value: Expr, dtype: DType) -> bool:
+    """Whether a value is one of the type's own for certain."""
+    match value:
+        case Apply("cast", (inner,)):
+            return inner.dtype is dtype
+        case Const():
+            with np.errstate(over="ignore"):
+                return float(np.asarray(value.value).astype(dtype.numpy)) == value.value
+        case Apply("select", (_, a, b)) | Apply("maximum" | "minimum", (a, b)):
+            return _exact(a, dtype) and _exact(b, dtype)
+        case Apply("neg" | "abs", (a,)):
+            return _exact(a, dtype)
+        case _:
+            return False
 
 
 def is_expensive(e: Expr) -> bool:

@@ -10,7 +10,7 @@ from autofuse.devices.base import Device
 from autofuse.fusion.partition import Partitioner
 from autofuse.importer.importing import import_model
 from tests.engine.test_traps import run
-from tests.traps import FLOAT, N, f32, make
+from tests.traps.trap import FLOAT, N, f32, make
 
 RNG = np.random.default_rng(11)
 

@@ -22,7 +22,7 @@ from autofuse.ir.stage import Combine, Kind
 from autofuse.ops.builder import Builder
 from tests.graphs import random_graph
 from tests.targets import HOST
-from tests.traps import would_be_cycle
+from tests.traps.fusion import would_be_cycle
 
 F32 = DType.FLOAT32
 
