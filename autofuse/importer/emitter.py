@@ -208,7 +208,7 @@ class Emitter:
         except (ValueError, IndexError, KeyError, VerificationError) as e:
             self._rollback(mark)
             return f"{node.op_type} does not apply to these inputs: {e}", None
-        if not all(self._covers(n) for n in self.builder.nodes[mark[1] :]):
+        if not all(self.covers(n) for n in self.builder.nodes[mark[1] :]):
             self._rollback(mark)
             return f"{node.op_type} does not apply to these inputs: what is summed over has different sizes", None
         self._fold(mark[1], self.constants.all_literal(inputs))
@@ -324,7 +324,7 @@ class Emitter:
             return self.types[v]
         return hosts.value_type(TensorType(value.dtype, value.shape))
 
-    def _covers(self, node: Node) -> bool:
+    def covers(self, node: Node) -> bool:
         """Whether a contraction runs over the whole of every dimension that a summed axis alone indexes."""
         stage = node.compute
         if not isinstance(stage, Stage) or stage.contraction is None:
