@@ -18,7 +18,6 @@ from autofuse.devices.toolchain import find_toolchain
 from autofuse.errors import AutofuseError
 from autofuse.kernels.space import load_spaces
 from autofuse.measure.records import default_path
-from autofuse.ops.table import OPERATORS
 from autofuse.report.units import bytes_text
 from autofuse.version import __version__
 
@@ -162,21 +161,3 @@ def _folder(topic: str, path: Path, variable: str) -> Finding:
     if free < _LEAST_FREE:
         return Finding(topic, MISSING, f"{path}: only {bytes_text(free)} free", f"free some space, or set {variable}")
     return Finding(topic, OK, f"{path} ({bytes_text(free)} free)")
-
-
-@dataclass(frozen=True)
-class OperatorRow:
-    """An operator that is declared: its kernels, shapes, costs and tests follow from the declaration. `samples` counts its own test cases."""
-
-    name: str
-    domain: str
-    since: int
-    samples: int
-
-
-def operator_table() -> list[OperatorRow]:
-    """Every operator with a declaration, by domain and name."""
-    rows = [
-        OperatorRow(op.name, domain or "ai.onnx", op.since, len(op.samples)) for (domain, _), op in OPERATORS.items()
-    ]
-    return sorted(rows, key=lambda r: (r.domain, r.name))

@@ -17,18 +17,25 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     ops: Annotated[bool, typer.Option("--ops", help="Print the operator table instead.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --ops: as the page of the documentation.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show devices, compilers and versions, what is missing, and how to mend it."""
-    from autofuse.api import diagnosis
+    from autofuse.api import diagnosis, operators
     from autofuse.report import runs
 
     if ops:
-        table = diagnosis.operator_table()
+        table = operators.operator_table()
         if as_json:
             options.print_json([dataclasses.asdict(o) for o in table])
+        elif as_markdown:
+            typer.echo(operators.markdown(table), nl=False)
         else:
-            options.paper().print(runs.operators([(o.name, o.domain, o.since) for o in table]))
+            options.paper().print(
+                runs.operators([(o.domain, o.name, o.since, o.runs, o.types, o.fuses) for o in table])
+            )
         return
     found = diagnosis.diagnose()
     if as_json:

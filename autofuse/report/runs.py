@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -77,22 +76,30 @@ def diagnosis(rows: Sequence[tuple[str, str, str, str]]) -> Table:
     return found
 
 
-def operators(rows: Sequence[tuple[str, str, int]]) -> Group:
-    """Operators with kernels, by domain, in columns of names."""
-    domains: dict[str, list[str]] = {}
-    for name, domain, since in rows:
-        domains.setdefault(domain, []).append(f"{name} ({since}+)" if since > 1 else name)
+def operators(rows: Sequence[tuple[str, str, int, str, Sequence[str], Sequence[str]]]) -> Group:
+    """Operators by domain: since which version, how they run, for which types there are kernels, what they may fuse into."""
     parts: list[RenderableType] = []
-    for domain, names in domains.items():
-        parts += [
-            Text(f"{domain}: {len(names)} operators with kernels", style="bold"),
-            Columns(map(Text, names)),
-            Text(""),
-        ]
+    for domain in dict.fromkeys(r[0] for r in rows):
+        found = table(domain, "operator", ">since", "runs as", "types", "fuses into")
+        for _, name, since, how, types, fuses in (r for r in rows if r[0] == domain):
+            found.add_row(*cells(name, since, how, _types_text(types), " ".join(fuses) or "-"))
+        parts.append(found)
     parts.append(
         Text(
-            "Operators that ONNX defines by a function body are written in terms of these. All others run on the host, in onnx's "
-            "reference evaluator: slower, never refused."
+            "definition: by the standard's function body, in terms of operators with kernels. host: in onnx's reference evaluator, slower, "
+            "never refused. --json and --markdown give more."
         )
     )
     return Group(*parts)
+
+
+_WIDTHS = {"int": ("int8", "int16", "int32", "int64"), "uint": ("uint8", "uint16", "uint32", "uint64")}
+
+
+def _types_text(types: Sequence[str]) -> str:
+    """Types in short: all widths of a kind as one word."""
+    left = list(types)
+    for word, widths in _WIDTHS.items():
+        if set(widths) <= set(left):
+            left = [*(t for t in left if t not in widths), word]
+    return " ".join(left) or "-"
