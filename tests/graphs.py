@@ -20,12 +20,11 @@ from autofuse.errors import VerificationError
 from autofuse.importer.emitter import Emitter
 from autofuse.importer.hosts import RANDOM
 from autofuse.importer.importing import import_model
+from autofuse.importer.reference import run_node
 from autofuse.ir.dtype import DType
-from autofuse.ir.graph import Graph, ValueId
-from autofuse.ir.stage import Scan, Stage
+from autofuse.ir.graph import Graph, Node, ValueId
+from autofuse.ir.stage import Control, Host, Stage
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
-from autofuse.ops.evaluate import evaluate
-from autofuse.ops.recurrent import evaluate_scan
 from autofuse.ops.table import OPERATORS
 from tests.ops.op_calls import draw, stored
 
@@ -147,7 +146,7 @@ class ModelMaker:
         """The first output of a node."""
         return next(iter(self.add(op, inputs, **attributes)), None)
 
-    def _fits(self, node: Any) -> bool:
+    def _fits(self, node: Node) -> bool:
         if not self.emitter.covers(node):
             return False
         for v in node.outputs:
@@ -156,16 +155,12 @@ class ModelMaker:
         stage = node.compute
         if isinstance(stage, Stage):
             return math.prod(stage.shape) * math.prod(a.extent or 0 for a in stage.reduce_axes) <= POINTS
-        return isinstance(stage, Scan)
+        return not isinstance(stage, Host | Control)
 
-    def _evaluate(self, node: Any) -> None:
+    def _evaluate(self, node: Node) -> None:
         operands = [self.data[v] for v in node.inputs]
         with np.errstate(all="ignore"):
-            if isinstance(node.compute, Scan):
-                found = evaluate_scan(node.compute, operands, True)
-            else:
-                found = [evaluate(node.compute, operands, True)]
-        self.data.update(zip(node.outputs, found, strict=True))
+            self.data.update(zip(node.outputs, run_node(self.b.graph([]), node, operands, True), strict=True))
 
     # ---- operands
 

@@ -19,13 +19,10 @@ from autofuse.errors import AutofuseError
 from autofuse.fusion.partition import Partition, Partitioner, verify_partition
 from autofuse.importer.importing import import_model
 from autofuse.importer.rebuild import compact
-from autofuse.importer.reference import run_reference
+from autofuse.importer.reference import run_node, run_reference
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph, Node, ValueId
-from autofuse.ir.stage import Scan, Stage
 from autofuse.measure.reference import Tolerance
-from autofuse.ops.evaluate import evaluate
-from autofuse.ops.recurrent import evaluate_scan
 from tests.graphs import Drawn, random_model
 
 DISTURBED = 3
@@ -90,7 +87,7 @@ def _evaluated(graph: Graph, inputs: Arrays, noise: np.random.Generator | None) 
     """All outputs in float64; with `noise`, every value of a node is off by some roundings of its type."""
     values: dict[ValueId, np.ndarray] = {v: inputs[graph.values[v].name] for v in graph.inputs} | dict(graph.constants)
     for n in graph.nodes:
-        for v, y in zip(n.outputs, _node(n, [values[v] for v in n.inputs]), strict=True):
+        for v, y in zip(n.outputs, run_node(graph, n, [values[v] for v in n.inputs], True), strict=True):
             dtype = graph.values[v].dtype
             if noise is not None and dtype.is_float and y.size:
                 step = ROUNDINGS * EPSILON.get(dtype, 2.0**-24)
@@ -99,17 +96,6 @@ def _evaluated(graph: Graph, inputs: Arrays, noise: np.random.Generator | None) 
                     y = np.where(y == 0, y, y + step * noise.uniform(-1, 1, y.shape) * size)
             values[v] = y
     return [np.asarray(values[v]) for v in graph.outputs]
-
-
-def _node(node: Node, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    with np.errstate(all="ignore"):
-        match node.compute:
-            case Stage() as stage:
-                return [evaluate(stage, operands, True)]
-            case Scan() as scan:
-                return list(evaluate_scan(scan, operands, True))
-            case _:
-                raise AssertionError(f"{node.op} has no kernel in a random model")
 
 
 def partitions(graph: Graph, device: Device, count: int, seed: int) -> Iterator[Partition]:
@@ -226,6 +212,6 @@ def _all_values(graph: Graph, inputs: Arrays) -> dict[ValueId, np.ndarray]:
     """Every value in its own type, by numpy."""
     found = {v: inputs[graph.values[v].name] for v in graph.inputs} | dict(graph.constants)
     for n in graph.nodes:
-        for v, y in zip(n.outputs, _node(n, [found[v] for v in n.inputs]), strict=True):
+        for v, y in zip(n.outputs, run_node(graph, n, [found[v] for v in n.inputs], True), strict=True):
             found[v] = np.asarray(y).astype(graph.values[v].dtype.numpy)
     return found

@@ -30,7 +30,7 @@ def run_reference(graph: Graph, inputs: Mapping[str, Any], wide: bool = False) -
     left = {v: len(ns) for v, ns in graph.consumers.items()}
     for n in graph.nodes:
         found = [values[v] if v in values else graph.constants[v] for v in n.inputs]
-        for v, y in zip(n.outputs, _run(graph, n, found, wide), strict=True):
+        for v, y in zip(n.outputs, run_node(graph, n, found, wide), strict=True):
             values[v] = y
         for v in dict.fromkeys(n.inputs):
             left[v] -= 1
@@ -54,7 +54,8 @@ def _input(value: Value, inputs: Mapping[str, Any]) -> Any:
     return array
 
 
-def _run(graph: Graph, node: Node, inputs: Sequence[Any], wide: bool) -> list[Any]:
+def run_node(graph: Graph, node: Node, inputs: Sequence[Any], wide: bool = False) -> list[Any]:
+    """The outputs of one node of a graph, in the types that `run_reference` carries."""
     match node.compute:
         case Stage() as stage:
             return [evaluate(stage, inputs, wide)]

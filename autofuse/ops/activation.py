@@ -56,10 +56,16 @@ def _gelu(x: Expr, c: Call) -> Expr:
 
 
 def _prelu(c: Call) -> Sequence[ValueId]:
+    """Below opset 7 a slope of several elements holds one for each channel, which is the second axis."""
+    b, x, slope = c.builder, c.input(0), c.input(1)
+    if c.opset < 7 and len(b.shape(slope)) == 1 and b.shape(slope) != (1,):
+        shape = (*b.shape(slope), *([1] * (len(b.shape(x)) - 2)))
+        slope = b.map([slope], shape, lambda i, read: read.raw(0, i[:1]))
+
     def fn(x: Expr, slope: Expr) -> Expr:
         return select(call("lt", x, like(x, 0)), call("mul", slope, x), x)
 
-    return [c.builder.elementwise([c.input(0), c.input(1)], fn)]
+    return [b.elementwise([x, slope], fn)]
 
 
 def _literal(fn: Callable[[Expr, Call], Expr]) -> Callable[[Expr, Call], Expr]:

@@ -69,11 +69,14 @@ def _mod(x: Expr, y: Expr, c: Call) -> Expr:
 
 
 def _shift(x: Expr, y: Expr, c: Call) -> Expr:
-    """Bits that leave are gone: a shift by the width or more leaves zeros, or copies of the sign to the right."""
+    """Bits that leave are gone: a shift by the width or more, or by a negative count, leaves zeros, or copies of the sign to the right."""
+    bits = 8 * x.dtype.itemsize
+    if x.dtype.is_signed:
+        y = select(call("lt", y, like(y, 0)), like(y, bits), y)
     if c.attr("direction") == "LEFT":
         return call("shift_left", x, y)
     if x.dtype.is_signed:
-        y = call("minimum", y, like(y, 8 * x.dtype.itemsize - 1))
+        y = call("minimum", y, like(y, bits - 1))
     return call("shift_right", x, y)
 
 
@@ -158,6 +161,7 @@ def _clip(c: Call) -> Sequence[ValueId]:
 _AB = ((F32, (2, 3, 4)), (F32, (3, 1)))
 _INTS = (np.array([7, -7, 7, -7, 0], np.int32), np.array([2, 2, -2, -2, 3], np.int32))
 _BOOLS = (np.array([[True, False], [True, True]]), np.array([True, False]))
+_SHIFTS = (np.array([-8, 4, -1, 5, -9], np.int32), np.array([-1, -32, 33, 1, 2], np.int32))
 _BITS = (np.array([[1, 2, 250], [7, 8, 9]], np.uint8), np.array([3, 1, 200], np.uint8))
 
 
@@ -266,7 +270,8 @@ ELEMENTWISE: tuple[Op, ...] = (
     Op(
         "BitShift",
         _binary(_shift),
-        tuple(Sample((_BITS[0], np.array([1, 2, 3], np.uint8)), {"direction": d}) for d in ("LEFT", "RIGHT")),
+        tuple(Sample((_BITS[0], np.array([1, 2, 3], np.uint8)), {"direction": d}) for d in ("LEFT", "RIGHT"))
+        + tuple(Sample(_SHIFTS, {"direction": d}) for d in ("LEFT", "RIGHT")),
     ),
     Op("IsNaN", _unary(lambda x, c: call("isnan", x)), (Sample((_NAN,)),)),
     Op(

@@ -14,7 +14,7 @@ from autofuse.fusion.partition import Partitioner, verify_partition
 from autofuse.importer.importing import import_model
 from autofuse.ir.stage import Kind
 from tests.engine.test_traps import run
-from tests.traps import FLOAT, INT64, Trap, f32, make
+from tests.traps.trap import FLOAT, INT64, Trap, f32, make
 
 N = helper.make_node
 RNG = np.random.default_rng(11)

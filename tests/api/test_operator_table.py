@@ -31,7 +31,7 @@ def test_rows_say_what_is_so(rows: dict[tuple[str, str], OperatorRow]) -> None:
     assert "map" in relu.kernels and {"map", "reduce", "contract"} <= set(relu.fuses)
     assert "contract" in rows["ai.onnx", "MatMul"].kernels
     assert rows["ai.onnx", "Gelu"].since == 20
-    assert rows["ai.onnx", "LSTM"].kernels == ("scan",) and rows["ai.onnx", "LSTM"].fuses == ()
+    assert "scan" in rows["ai.onnx", "LSTM"].kernels and rows["ai.onnx", "LSTM"].fuses == ()
     assert rows["ai.onnx", "NonMaxSuppression"].runs == HOST
     assert rows["ai.onnx", "If"].runs == CONTROL
     attention = rows["ai.onnx", "Attention"]
