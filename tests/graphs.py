@@ -330,7 +330,7 @@ class ModelMaker:
         return self.add("LayerNormalization", [t, scale], axis=axis, epsilon=1e-2)
 
     def transpose(self) -> list[Tensor]:
-        t = self.pick()
+        t = self.pick(lambda t: bool(self.shape(t)))
         if t is None:
             return []
         order = list(range(len(self.shape(t))))
