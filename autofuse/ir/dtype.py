@@ -82,12 +82,12 @@ class DType(enum.StrEnum):
     @property
     def is_half(self) -> bool:
         """Whether it is a float of 16 bits: stored so, and computed in float32."""
-        return self in (DType.FLOAT16, DType.BFLOAT16)
+        return self in _HALVES
 
     @property
     def is_narrow(self) -> bool:
         """Whether it is a storage-only type: between kernels and within them its rounding is kept."""
-        return self in NARROW_FLOATS or self in NARROW_INTEGERS
+        return self in _NARROW
 
     @property
     def has_zero(self) -> bool:
@@ -97,9 +97,7 @@ class DType(enum.StrEnum):
     @property
     def compute(self) -> DType:
         """The type in which arithmetic on it is done: half types and narrow floats compute in float32, narrow integers in int32."""
-        if self.is_half or self in NARROW_FLOATS:
-            return DType.FLOAT32
-        return DType.INT32 if self in NARROW_INTEGERS else self
+        return _COMPUTE.get(self, self)
 
     @property
     def min_value(self) -> float | int:
@@ -199,6 +197,9 @@ NARROW_FLOATS: dict[DType, NarrowFloat] = {
 NARROW_INTEGERS: dict[DType, int] = {DType.INT4: 4, DType.UINT4: 4, DType.INT2: 2, DType.UINT2: 2}
 """The integers of less than a byte, and their bits."""
 
+_HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
+_NARROW = frozenset({*NARROW_FLOATS, *NARROW_INTEGERS})
+_COMPUTE = {**dict.fromkeys((*_HALVES, *NARROW_FLOATS), DType.FLOAT32), **dict.fromkeys(NARROW_INTEGERS, DType.INT32)}
 _FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64, *NARROW_FLOATS})
 _EXTENSIONS: dict[DType, np.dtype[Any]] = {
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
