@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from autofuse.errors import AutofuseError
@@ -258,11 +259,12 @@ class _Maker:
         if any(not _is_tensor(dtype) for dtype, _ in outputs):
             raise _Refused(f"{self.node.op_type} carries sequences, optionals or strings")
         data = model.SerializeToString(deterministic=True)
-        return Body(data, names, captures, tuple(outputs), result, bodies.digest(model))
+        return Body(data, names, captures, tuple(outputs), result, "" if result is not None else bodies.digest(model))
 
     def _late(self, body: Body) -> Body:
         """The body without the graph, whose shapes hold for the first step alone."""
-        return Body(body.model, body.names, body.captures, body.outputs, None, body.digest)
+        model = onnx.load_model_from_string(body.model)
+        return Body(body.model, body.names, body.captures, body.outputs, None, bodies.digest(model))
 
     def _known(self, captures: Sequence[int], first: int) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
         """What is known of captured values, by position among the body's inputs: constants, and contents of what is fed."""

@@ -171,7 +171,7 @@ class Body:
     `model` is a serialised ModelProto that stands alone. Its inputs, `names`, are first those that the operator hands to it, then the
     values that it captures; `captures` are the positions of these among the node's inputs. `outputs` are the types of its outputs, with
     0 for a dimension that is not known. `graph` is the body imported for the shapes that were known, with captured constants in place;
-    None where some shape shows only at run time. `digest` stands for the model without its weights.
+    None where some shape shows only at run time. `digest` stands for a model without its weights, where there is no graph to do so.
     """
 
     model: bytes
