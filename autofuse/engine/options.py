@@ -91,11 +91,12 @@ def estimate(variant: Variant, target: Target, threads: int) -> float:
         flops *= _without_tiles(form)
     if not target.is_cuda and not variant.family.startswith("map") and _plain_channels(variant, target):
         flops *= PLAIN_CHANNELS
-    if variant.tolerant:
-        flops /= 2
+    for k, how in variant.prepared:
+        # transforms take about half of what is saved
+        flops /= max(1.0, how.saving(program.inputs[k].shape) / 2)
     seconds = max(flops / r.flops, nbytes / r.bytes) + r.launch
     if not target.is_cuda:
-        found = irregular(variant)
+        found = irregular(variant, target)
         seconds += (found.strided * STRIDED_SECONDS + found.scattered * SCATTERED_SECONDS) / max(1, threads)
     return seconds
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from autofuse.fusion.form import Form, analyse
 from autofuse.ir.expr import Expr, Var
+from autofuse.ir.target import Target
 from autofuse.kernels.base import Variant
-from autofuse.kernels.map_host import map_points
+from autofuse.kernels.map_host import map_points, turned
 from autofuse.kernels.nest import nest_of
 from autofuse.kernels.points import own_loads, stride_of
 from autofuse.loops.ir import Buffer, Scope
@@ -26,8 +27,8 @@ class Irregular:
     scattered: int = 0
 
 
-def irregular(variant: Variant) -> Irregular:
-    """The irregular accesses of a host map or reduction; none for other families."""
+def irregular(variant: Variant, target: Target) -> Irregular:
+    """The irregular accesses of a host map or reduction; none for other families. What tiles turn around is none."""
     form = analyse(variant.program)
     if not isinstance(form, Form) or variant.family not in ("map_host", "reduce_host"):
         return Irregular()
@@ -35,7 +36,10 @@ def irregular(variant: Variant) -> Irregular:
         points = map_points(variant)
         lane = points.axes[-1] if points.axes else None
         every = math.prod(a.extent or 0 for a in points.axes)
-        return _count(lane, [(every, _addresses(points.values, points.offsets))])
+        found = turned(variant, target)
+        staged = {ld.index[0] for ld in found[1]} if found is not None else set()
+        addresses = [a for a in _addresses(points.values, points.offsets) if a not in staged]
+        return _count(lane, [(every, addresses)])
     nest = nest_of(variant, form)
     rows = math.prod(a.extent or 0 for a in nest.rows)
     every = rows * form.reduced_points

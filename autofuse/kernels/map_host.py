@@ -78,11 +78,11 @@ class MapHost:
         output; `cores`, `l3`."""
         form = _form(variant)
         nbytes = bind(variant).nbytes
-        turned = _turned(variant, target) is not None
+        crosses = turned(variant, target) is not None
         return {
             "points": form.row_points,
             "bytes": nbytes,
-            "crossing": int(turned),
+            "crossing": int(crosses),
             "cores": target.cores,
             "l3": target.l3,
         }
@@ -93,7 +93,7 @@ class MapHost:
         task = 16384
         while task > 1024 and points // task < 4 * target.cores:
             task //= 4
-        tile = int(_turned(variant, target) is not None)
+        tile = int(turned(variant, target) is not None)
         stream = int(streams(bind(variant).nbytes, target))
         return Schedule.of({"task": task, "unroll": 1 if tile else 2, "stream": stream, "tile": tile})
 
@@ -122,9 +122,9 @@ class MapHost:
 
         widest = max(b.dtype.itemsize for b in binding.parameters)
         lanes = target.lanes(widest)
-        turned = _turned(variant, target) if schedule.flag("tile") else None
-        if turned is not None:
-            across, staged = turned
+        found = turned(variant, target) if schedule.flag("tile") else None
+        if found is not None:
+            across, staged = found
             task = schedule.integer("task")
             body = tiles(axes, across, staged, values, offsets, binding.outputs, lanes, task, stream)
         else:
@@ -133,7 +133,7 @@ class MapHost:
         return Lowered((RegionLaunch(verify_kernel(kernel), binding.arguments),))
 
 
-def _turned(variant: Variant, target: Target) -> tuple[Var, tuple[Load, ...]] | None:
+def turned(variant: Variant, target: Target) -> tuple[Var, tuple[Load, ...]] | None:
     """The axis to turn around and the loads along it, where all tensors have elements of 4 or of 8 bytes: tiles are square."""
     points = map_points(variant)
     sizes = {b.dtype.itemsize for b in points.binding.parameters}

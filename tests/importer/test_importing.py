@@ -139,8 +139,8 @@ def test_constant_nodes(kind: str) -> None:
     assert np.array_equal(mine, np.asarray(theirs).astype(object) if kind == "value_strings" else theirs)
 
 
-def test_weights_of_types_without_kernels() -> None:
-    """4-bit weights: dequantising a constant folds; their use by an operator on the host embeds them."""
+def test_weights_of_four_bits() -> None:
+    """Dequantising a constant folds; by a scale that is fed it is a map."""
     q = helper.make_tensor("q", TensorProto.INT4, [4, 3], np.arange(-6, 6))
     m = model(
         [node("DequantizeLinear", ["q", "s"], ["w"]), node("MatMul", ["x", "w"])],
@@ -158,7 +158,7 @@ def test_weights_of_types_without_kernels() -> None:
     m.graph.node[0].input[1] = "scale"
     m.graph.input.append(info("scale", ()))
     graph = import_model(m)
-    assert kinds(graph) == [Kind.HOST, Kind.CONTRACT]
+    assert kinds(graph) == [Kind.MAP, Kind.CONTRACT]
     given = {**feeds(graph), "scale": np.float32(0.25)}
     np.testing.assert_allclose(run_reference(graph, given)[0], ReferenceEvaluator(m).run(None, given)[0], rtol=1e-5)
 

@@ -252,3 +252,18 @@ def test_channel_blocked_variants_ask_for_blocked_layouts() -> None:
 def test_no_variant_for_what_is_no_contraction() -> None:
     g = Maker()
     assert not list(DIRECT.variants(g.case(g.op("Relu", g.input(4, 5))).program, target()))
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "shape", "saving"),
+    [
+        (4, 3, (8, 8, 3, 3), 4.0),
+        (2, 3, (8, 8, 3, 3), 2.25),
+        (4, 5, (8, 8, 5), 2.5),
+        (4, 5, (8, 8, 1, 5), 2.5),
+        (4, 5, (8, 8, 5, 5), 6.25),
+    ],
+)
+def test_what_winograd_saves(size: int, taps: int, shape: tuple[int, ...], saving: float) -> None:
+    """Multiplications of the direct form for one of Winograd's: bounds rest on it."""
+    assert Preparation("winograd", size, taps, 16).saving(shape) == saving

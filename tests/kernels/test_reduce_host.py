@@ -113,8 +113,8 @@ def test_accesses_lane_by_lane_are_counted() -> None:
     """Windows in one layout have none; between layouts lanes gather or scatter."""
     case = pool("MaxPool", (1, 32, 16, 64), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     found = [v for v in FAMILY.variants(case.program, target()) if v.algorithm == "window"]
-    same = [irregular(v) for v in found if v.input_layouts[0] == v.output_layouts[0]]
-    mixed = [irregular(v) for v in found if v.input_layouts[0] != v.output_layouts[0]]
+    same = [irregular(v, target()) for v in found if v.input_layouts[0] == v.output_layouts[0]]
+    mixed = [irregular(v, target()) for v in found if v.input_layouts[0] != v.output_layouts[0]]
     assert len(same) == len(mixed) == 2
     assert all(i == Irregular() for i in same)
     assert all(i.strided + i.scattered > 0 for i in mixed)

@@ -22,8 +22,6 @@ from autofuse.measure.calibrate import CACHED, Reached
 
 SLACK = 1.1
 """By how much a kernel may exceed the calibrated rates."""
-SAVING = {"winograd-f4": 4.0, "winograd-f2": 2.25}
-"""How many times fewer multiplications a tolerant algorithm does than the direct one (Lavin and Gray, 2015: 36 for 144, 16 for 36)."""
 _NARROW = {True: 16.0, False: 4.0}
 """How many times faster than float32 products of narrower types may be, on CUDA (matrix units) and on the host (dot instructions)."""
 
@@ -56,7 +54,8 @@ class Bounds:
 
     def parts(self, variant: Variant) -> tuple[float, float]:
         """Seconds by arithmetic and by bytes."""
-        saving = SAVING.get(variant.algorithm, 4.0) if variant.tolerant else 1.0
+        inputs = variant.program.inputs
+        saving = math.prod(how.saving(inputs[k].shape) for k, how in variant.prepared)
         return products(variant.program, self.is_cuda) / saving / self.flops, self.traffic(least_bytes(variant))
 
     def traffic(self, nbytes: int) -> float:
