@@ -150,6 +150,8 @@ class CpuExecutable:
         self._c_program = CProgram(ctypes.addressof(self._launches), len(program.launches))
         self._bound: tuple[list[np.ndarray], list[np.ndarray]] | None = None
         self._closed = False
+        self._takes = [(p.dtype.numpy, p.shape) for p in program.inputs]
+        self._gives = [(p.shape, p.dtype.numpy) for p in program.outputs]
 
     def _layout(self) -> ctypes.Array[CLaunch]:
         """Fill in the launches and all addresses that never change; note where inputs and outputs go."""
@@ -257,26 +259,27 @@ class CpuExecutable:
         if len(inputs) != len(ports):
             raise InputError(f"the program takes {len(ports)} inputs, got {len(inputs)}")
         held: list[np.ndarray] = []
-        for k, (array, port) in enumerate(zip(inputs, ports, strict=True)):
-            if array.dtype != port.dtype.numpy or array.shape != port.shape:
+        for k, (array, (dtype, shape)) in enumerate(zip(inputs, self._takes, strict=True)):
+            if array.dtype != dtype or array.shape != shape:
+                port = ports[k]
                 raise InputError(
                     f"input {port.name!r} is {array.dtype}{list(array.shape)}, "
                     f"the program takes {port.dtype}{list(port.shape)}"
                 )
             a = np.ascontiguousarray(array)
-            small = a.nbytes <= _COPIED_BYTES and not is_aligned(a)
-            if copy or small or a.ctypes.data % a.itemsize:
+            address = a.ctypes.data
+            if copy or (address % ALIGNMENT and a.nbytes <= _COPIED_BYTES) or address % a.itemsize:
                 fresh = self._device.outputs.array(a.shape, a.dtype)
                 np.copyto(fresh, a)
-                a = fresh
+                a, address = fresh, fresh.ctypes.data
             held.append(a)
-            self._point("input", k, a)
+            self._point("input", k, address)
         return held
 
     def _point_outputs(self) -> list[np.ndarray]:
-        out = [self._device.outputs.array(p.shape, p.dtype.numpy) for p in self._program.outputs]
+        out = [self._device.outputs.array(shape, dtype) for shape, dtype in self._gives]
         for k, a in enumerate(out):
-            self._point("output", k, a)
+            self._point("output", k, a.ctypes.data)
         return out
 
     def _point_bound(self) -> None:
@@ -284,10 +287,9 @@ class CpuExecutable:
             raise LaunchError("no inputs are bound: call bind() first")
         for place, arrays in zip(("input", "output"), self._bound, strict=True):
             for k, a in enumerate(arrays):
-                self._point(place, k, a)
+                self._point(place, k, a.ctypes.data)
 
-    def _point(self, place: str, k: int, array: np.ndarray) -> None:
-        address = array.ctypes.data
+    def _point(self, place: str, k: int, address: int) -> None:
         for position, offset in self._places.get((place, k), ()):
             self._table[position] = address + offset
 

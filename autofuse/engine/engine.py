@@ -39,6 +39,8 @@ class Engine:
         """How often this engine ran in the last run of the engine that it belongs to."""
         self._bound: dict[int, list[np.ndarray]] = {}
         self._inputs: dict[str, np.ndarray] = {}
+        read = {v for s in steps if isinstance(s, Segment) for v in s.inputs}
+        self._types = {v: (graph.values[v].dims, graph.values[v].dtype.numpy) for v in read}
         self._ran: list[tuple[Launched, ...]] = []
         self._lines: dict[int, tuple[Launched, ...]] = {}
 
@@ -239,13 +241,13 @@ class Engine:
     def _arrays(self, step: Segment, known: Mapping[ValueId, Any]) -> list[np.ndarray]:
         feeds = []
         for v in step.inputs:
-            value = self.graph.values[v]
             array = np.asarray(known[v], order="C")
-            if array.shape != value.shape:
+            shape, dtype = self._types[v]
+            if array.shape != shape:
                 raise LaunchError(
-                    f"a host operator made {list(array.shape)} where {list(value.shape or ())} was inferred (value {v})"
+                    f"a host operator made {list(array.shape)} where {list(shape)} was inferred (value {v})"
                 )
-            feeds.append(array.astype(value.dtype.numpy, copy=False))
+            feeds.append(array if array.dtype == dtype else array.astype(dtype))
         return feeds
 
     def _host(self, step: HostCall, known: dict[ValueId, Any]) -> None:
