@@ -54,6 +54,9 @@ class Bench(Protocol):
         `deadline` is a time of time.monotonic(): what is not timed by then is `skipped`.
         """
 
+    def compile(self, choices: Sequence[Choice]) -> None:
+        """Compile what will be measured next, many kernels side by side. What fails is told when it is measured."""
+
     def known(self, signature: str) -> list[Measurement]:
         """What earlier tunes measured of a kernel signature on this device."""
 

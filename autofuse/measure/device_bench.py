@@ -148,6 +148,10 @@ class DeviceBench:
         self._store([m for k, m in enumerate(out) if k not in twins])
         return out
 
+    def compile(self, choices: Sequence[Choice]) -> None:
+        """See Bench."""
+        compile_choices(self.device, choices)
+
     def known(self, signature: str) -> list[Measurement]:
         """See Bench."""
         if self.records is None:

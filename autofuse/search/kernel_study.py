@@ -291,12 +291,17 @@ class KernelStudies:
         """How many candidates of a kernel can be compiled and measured by the deadline, by what such kernels took so far."""
         return self._pace.room(_kind(program), deadline, _FIRST_BATCH)
 
-    def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Variant | None = None) -> bool:
-        """Measure the next few candidates of a signature (of one variant, if given); False where there is none left."""
+    def compile(self, wanted: Sequence[Variant]) -> None:
+        """Compile variants that were not measured and soon will be, all side by side."""
+        fresh = [(v, self._heuristic(v)) for v in wanted]
+        self.bench.compile([c for c in fresh if not self.of(c[0].program).has(c)])
+
+    def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Sequence[Variant] = ()) -> bool:
+        """Measure the next few candidates of a signature (of some variants, if given); False where there is none left."""
         study = self.of(program)
         choices = self._next(study, batch, only)
         if not choices:
-            if only is None:
+            if not only:
                 study.closed = True
             return False
         study.batches += 1
@@ -364,19 +369,19 @@ class KernelStudies:
 
     # ---- which ones
 
-    def _next(self, study: KernelStudy, batch: int, only: Variant | None) -> list[Choice]:
+    def _next(self, study: KernelStudy, batch: int, only: Sequence[Variant]) -> list[Choice]:
         out: list[Choice] = []
 
         def add(choice: Choice) -> None:
             if len(out) < batch and not study.has(choice) and choice not in out:
-                if only is None or choice[0] == only:
+                if not only or choice[0] in only:
                     out.append(choice)
 
         for choice in self._seeds(study):
             add(choice)
         for v in self._worthwhile(study):
             add((v, self._heuristic(v)))
-        if len(out) == batch or len(study.tried) >= MOST_TRIALS or (only is not None and out):
+        if len(out) == batch or len(study.tried) >= MOST_TRIALS or (only and out):
             return out
         tables = self._near(study, only)
         for v, schedule in out:
@@ -428,10 +433,10 @@ class KernelStudies:
                     found.close(tried.choice[1])
         return found
 
-    def _near(self, study: KernelStudy, only: Variant | None) -> list[Table]:
-        """The candidates of the variants that are near the best, the best variant first."""
-        if only is not None:
-            return [self._table(study, only)]
+    def _near(self, study: KernelStudy, only: Sequence[Variant]) -> list[Table]:
+        """The candidates of the variants that are near the best, the best variant first; or of those that are asked for."""
+        if only:
+            return [self._table(study, v) for v in only]
         near: list[Variant] = []
         for tolerant in (False, True):
             mine = [v for v in self._worthwhile(study) if v.tolerant is tolerant]

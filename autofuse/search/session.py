@@ -14,6 +14,7 @@ from autofuse.engine.plan import Plan
 from autofuse.fusion.partition import Partition
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
+from autofuse.kernels.base import Variant
 from autofuse.measure.bench import Bench
 from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
@@ -150,7 +151,7 @@ class Session:
         found = self.planner.open_kernels(plan)
         for k, (v, _) in enumerate(found):
             self.tell("checking the plan's kernels one by one", k, len(found))
-            self.studies.step(v.program, self.budget.at(1.0), batch=1, only=v)
+            self.studies.step(v.program, self.budget.at(1.0), batch=1, only=[v])
             # Where it fails, the others of its signature are tried until one works.
             while self.studies.of(v.program).leader is None and self.studies.step(v.program, self.budget.at(1.0)):
                 pass
@@ -241,13 +242,20 @@ class Session:
     ) -> bool:
         """Measure what a whole plan lacks, or run it where it lacks nothing; False where time allows neither."""
         done = 0
+        together: dict[str, list[Variant]] = {}
         for v in proposal.lacking:
+            together.setdefault(v.program.signature, []).append(v)
+        if together and self.budget.within(share):
+            self.tell(f"compiling what the {proposal.label} lacks")
+            self.studies.compile(proposal.lacking)
+        for mine in together.values():
+            program = mine[0].program
             if not self.budget.within(share):
                 break
-            if self.studies.room(v.program, self.budget.at(share)) < 1:
+            if self.studies.room(program, self.budget.at(share)) < 1:
                 continue
-            self.tell(f"kernel {v.program.signature[:8]} of the {proposal.label}")
-            done += self.studies.step(v.program, self.budget.at(share), batch=2, only=v)
+            self.tell(f"kernel {program.signature[:8]} of the {proposal.label}")
+            done += self.studies.step(program, self.budget.at(share), batch=2 * len(mine), only=mine)
         in_time = self.budget.at(share) - self.budget.clock() >= self.book.pace
         if not proposal.lacking and in_time and not self.book.tried(plan):
             self.tell(f"{proposal.label} end to end")
@@ -286,7 +294,7 @@ class Session:
                 if self.studies.room(v.program, self.budget.at(share)) < 1:
                     continue
                 self.tell(f"kernel {v.program.signature[:8]} of a promising plan")
-                if not self.studies.step(v.program, self.budget.at(share), batch=2, only=v):
+                if not self.studies.step(v.program, self.budget.at(share), batch=2, only=[v]):
                     self.studies.step(v.program, self.budget.at(share), batch=2)
                 self._price(proposal, pool)
                 return True

@@ -124,6 +124,9 @@ class ReplayBench:
         factors = np.exp(self.generator.normal(0, self.noise, count)) if self.noise else np.ones(count)
         return [max(1, round(ns * f)) for f in factors]
 
+    def compile(self, choices: Sequence[Choice]) -> None:
+        pass
+
     def known(self, signature: str) -> list[Measurement]:
         return list(self.past.get(signature, ()))
 

@@ -272,7 +272,7 @@ def test_the_sampler_closes_the_gap_and_then_has_nothing_left(make: object) -> N
         verify_partition(setup.graph, proposal.partition, HOST)
         assert proposal.plan is not None and proposal.attributes["plan"] == proposal.plan.key
         for v in proposal.lacking:
-            setup.studies.step(v.program, math.inf, batch=2, only=v)
+            setup.studies.step(v.program, math.inf, batch=2, only=[v])
         if not proposal.lacking:
             assert not setup.planner.open_kernels(proposal.plan)
             run.append(setup.planner.seconds(proposal.plan))
