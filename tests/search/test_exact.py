@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from exact_problems import compare
+from exact_problems import Maker, compare
 from onnx import TensorProto, helper
 from replay import HOST, ReplayBench
 from search_graphs import chain, matmul, mlp, relu, softmax
@@ -32,6 +32,7 @@ from autofuse.kernels.families import variants
 from autofuse.kernels.space import load_spaces
 from autofuse.measure.calibrate import Reached
 from autofuse.ops.builder import Builder
+from autofuse.search.exact import blocks
 from autofuse.search.exact.blocks import BlockSolver
 from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.certificate import Certificate
@@ -88,6 +89,25 @@ def test_the_optimum_is_the_one_of_trying_everything(first: int) -> None:
     faults = {seed: compare(seed)[0] for seed in range(first, first + 20)}
     assert sum(f == "too large" for f in faults.values()) <= 3
     assert {seed: f for seed, f in faults.items() if f not in ("", "too large")} == {}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_quick_way_through_many_blocks_is_a_solution_within_its_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = Maker(seed, nodes=60)
+    problem = maker.problem()
+    costs = maker.costs(problem)
+    solver = BlockSolver(problem, fewest=1)
+    best, lower = solver.solve(costs)
+    assert best is not None and best.seconds == pytest.approx(lower)
+    quick, bound = solver.sweep(costs, math.inf)
+    assert bound <= best.seconds * (1 + 1e-9)
+    if quick is not None:
+        assert fault_of(problem, quick.columns) is None and quick.seconds >= best.seconds * (1 - 1e-9)
+    monkeypatch.setattr(blocks, "_MANY", 1)
+    limited, again = BlockSolver(problem, fewest=1).solve(costs, 100.0)
+    assert limited is not None and limited.seconds == pytest.approx(best.seconds) == pytest.approx(again)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -11,14 +11,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from autofuse.search.exact.problem import PLAIN, Column, Costs, Problem, Solution, reorders_of, seconds_of
-from autofuse.search.exact.program import Fixed, Program, State
+from autofuse.search.exact.program import ANY, Fixed, Program, State
 
 FEWEST_NODES = 12
 """Cuts are taken no closer: a program of a dozen nodes is solved as fast as one of two."""
 _REMEMBERED = 20_000
+_MANY = 64
+"""From so many blocks on a quick way through them is looked for first."""
 
 Shape = tuple[object, ...]
 
@@ -65,6 +68,54 @@ class BlockSolver:
     def solve(self, costs: Costs, seconds: float = math.inf) -> tuple[Solution | None, float]:
         """The best solution found and the bound below all; no solution where there is none, or none was found in time."""
         deadline = time.monotonic() + seconds
+        if not math.isfinite(seconds):
+            return self._table(costs, deadline)
+        swept: tuple[Solution | None, float] = (None, 0.0)
+        if len(self.parts) >= _MANY:
+            before, start = self.solved, time.monotonic()
+            swept = self.sweep(costs, deadline)
+            each = (time.monotonic() - start) / max(1, self.solved - before)
+            states = [len(p.states) for p in self.parts]
+            programs = states[0] + sum(a * b for a, b in pairwise(states))
+            if each * programs > deadline - time.monotonic():
+                return swept
+        found, bound = self._table(costs, deadline)
+        bound = max(bound, swept[1])
+        if found is None and math.isfinite(bound) and swept[0] is None:
+            swept = self.sweep(costs, deadline + seconds / 2)
+        best = min((s for s in (found, swept[0]) if s is not None), key=lambda s: s.seconds, default=None)
+        return (None if best is None else replace(best, lower=min(bound, best.seconds))), bound
+
+    def sweep(self, costs: Costs, deadline: float) -> tuple[Solution | None, float]:
+        """One way through the blocks, each continued from how the one before gives its value; and the bound that results where every value is
+        there in all layouts at once. Two programs a block."""
+        state: State | None = None
+        ways: list[tuple[int, ...]] | None = []
+        bound = 0.0
+        for k, part in enumerate(self.parts):
+            local = _local(part.block, costs)
+            share = max(0.02, (deadline - time.monotonic()) / (2 * (len(self.parts) - k)))
+            right = ANY if part.block.right is not None else None
+            found, lower = self._solve(part, local, state, right, share) if ways is not None else (None, 0.0)
+            if part.block.left is not None:
+                _, lower = self._solve(part, local, ANY, right, share)
+            bound += lower
+            if found is None or ways is None:
+                ways = None
+                continue
+            ways.append(tuple(part.block.columns[c] for c in found.columns))
+            state = part.program.state_of(found)
+        if ways is None:
+            return None, bound
+        return self._whole(costs, ways, bound), bound
+
+    def _whole(self, costs: Costs, ways: Sequence[tuple[int, ...]], bound: float) -> Solution:
+        chosen = tuple(sorted(c for way in ways for c in way))
+        total = seconds_of(self.problem, costs, chosen)
+        return Solution(chosen, tuple(sorted(reorders_of(self.problem, chosen))), total, min(bound, total))
+
+    def _table(self, costs: Costs, deadline: float) -> tuple[Solution | None, float]:
+        """The best chain of blocks over all ways in which values can be given."""
         # By state of the last cut: cost and the columns that lead there, and the bound.
         best: dict[State | None, tuple[float, tuple[tuple[int, ...], ...]]] = {None: (0.0, ())}
         below: dict[State | None, float] = {None: 0.0}
@@ -90,10 +141,8 @@ class BlockSolver:
         if not best:
             return None, bound
         _, ways = min(best.values(), key=lambda b: b[0])
-        chosen = tuple(sorted(c for way in ways for c in way))
-        total = seconds_of(self.problem, costs, chosen)
-        reorders = tuple(sorted(reorders_of(self.problem, chosen)))
-        return Solution(chosen, reorders, total, min(bound, total)), min(bound, total)
+        solution = self._whole(costs, ways, bound)
+        return solution, solution.lower
 
     def _solve(
         self, part: _Part, costs: Costs, left: State | None, right: State | None, seconds: float
@@ -105,7 +154,8 @@ class BlockSolver:
             self.solved += 1
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            if found[0] is None or found[0].closed:
+            done = found[0].closed if found[0] is not None else left == ANY or math.isinf(found[1])
+            if done:
                 self._known[key] = found
         return found
 

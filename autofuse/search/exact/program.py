@@ -17,6 +17,7 @@ from scipy.sparse import csr_array, vstack
 
 from autofuse.search.exact.problem import (
     PLAIN,
+    Column,
     Copy,
     Costs,
     Problem,
@@ -43,6 +44,10 @@ class State:
     layout: int
     level: int = 0
     alias: bool = False
+
+
+ANY = State(-1)
+"""To the left: the value is there in every layout at once, which costs less than any way to make it. To the right: however it is given."""
 
 
 @dataclass(frozen=True)
@@ -210,17 +215,23 @@ class Program:
         """How the right value may be given."""
         if self.right is None:
             return [State(PLAIN)]
-        found = set()
-        for k in self.problem.makers.get(self.right, ()):
-            c = self.problem.columns[k]
-            layout = next(layout for v, layout in c.gives if v == self.right)
-            found.add(State(layout, c.level, c.view == "alias"))
-        return sorted(found)
+        return sorted({self._given(self.problem.columns[k]) for k in self.problem.makers.get(self.right, ())})
+
+    def state_of(self, solution: Solution) -> State | None:
+        """How a solution gives the right value."""
+        if self.right is None:
+            return None
+        return self._given(self.problem.columns[makers_of(self.problem, solution.columns)[self.right]])
+
+    def _given(self, c: Column) -> State:
+        layout = next(layout for v, layout in c.gives if v == self.right)
+        return State(layout, c.level, c.view == "alias")
 
     def solve(
         self, costs: Costs, left: State | None = None, right: State | None = None, seconds: float = math.inf
     ) -> tuple[Solution | None, float]:
-        """The cheapest solution and the bound below all of them; no solution and infinity where there is none."""
+        """The cheapest solution and the bound below all of them; no solution and infinity where there is none. With ANY to the left there is
+        a bound alone."""
         deadline = time.monotonic() + seconds
         count = self._size + len(self._copies)
         prices = np.zeros(count)
@@ -229,7 +240,7 @@ class Program:
             prices[y] = costs.reorder(v)
         usable = np.isfinite(prices)
         usable[: self._size] &= self._allowed
-        if left is not None:
+        if left is not None and left != ANY:
             if left.alias:
                 usable[self._join_left] = False
             for (v, layout, level), y in self._copies.items():
@@ -263,6 +274,8 @@ class Program:
                 lower = max(lower, float(bound) / unit)
             if found.x is None:
                 return None, lower
+            if left == ANY:
+                return None, lower
             chosen = tuple(int(k) for k in np.flatnonzero(found.x[: self._size] > 0.5))
             if self._cut_cycles(chosen):
                 continue
@@ -279,7 +292,7 @@ class Program:
         if left is None:
             return low, high
         for row, layout, level in self._left_rows:
-            if layout == left.layout and (layout == PLAIN or left.level == level):
+            if left == ANY or (layout == left.layout and (layout == PLAIN or left.level == level)):
                 if math.isinf(low[row]):
                     high[row] += 1.0
                 else:
@@ -292,7 +305,7 @@ class Program:
             k
             for k in self.problem.makers.get(self.right, ())
             for c in [self.problem.columns[k]]
-            if (self.right, right.layout) in c.gives and c.level == right.level and (c.view == "alias") == right.alias
+            if right in (ANY, self._given(c))
         ]
         return _Row(ks, [1.0] * len(ks), 1.0, math.inf)
 
