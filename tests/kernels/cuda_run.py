@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from cuda_cases import Case
+from cuda_case import Case
 from lockstep import run
 
 from autofuse.devices.base import BufferRef, Launch, Port, Program

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_cases import Case
+from cuda_case import Case
 from cuda_run import TARGET, compare, program_of
 from lockstep import run as lockstep
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from cuda_cases import CONTRACTIONS, F32, REDUCTIONS, Case, case, product_of
+from cuda_case import F32, Case, case
+from cuda_contractions import CONTRACTIONS, product_of
+from cuda_reductions import REDUCTIONS
 from cuda_run import TARGET, check_schedules, schedules
 
 from autofuse.kernels.base import Variant

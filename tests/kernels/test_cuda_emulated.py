@@ -7,22 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from cuda_cases import (
-    CONTRACTIONS,
-    F16,
-    F32,
-    F64,
-    MAPS,
-    REDUCTIONS,
-    Case,
-    Emit,
-    case,
-    convolution,
-    layernorm_of,
-    product_of,
-    softmax_of,
-    ties,
-)
+from cuda_case import F16, F32, F64, Case, Emit, case
+from cuda_contractions import CONTRACTIONS, convolution, product_of
+from cuda_maps import MAPS
+from cuda_reductions import REDUCTIONS, layernorm_of, softmax_of, ties
 from cuda_run import TARGET, allows, compare, emulate, sample, schedules
 
 from autofuse.devices.base import Compiled

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from cuda_cases import F32, MAPS, REDUCTIONS, Case, case
+from cuda_case import F32, Case, case
+from cuda_maps import MAPS
+from cuda_reductions import REDUCTIONS
 from cuda_run import TARGET, check_schedules
 
 from autofuse.ir.expr import call

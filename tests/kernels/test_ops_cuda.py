@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_cases import Case, reference
+from cuda_case import Case, reference
 from cuda_run import TARGET, allows, compare
 from lockstep import run
 

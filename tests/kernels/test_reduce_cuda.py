@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from cuda_cases import CONTRACTIONS, F32, REDUCTIONS, Case, case, ties
+from cuda_case import F32, Case, case
+from cuda_contractions import CONTRACTIONS
+from cuda_reductions import REDUCTIONS, ties
 from cuda_run import TARGET, check_schedules, schedules
 
 from autofuse.fusion.form import Form, analyse
