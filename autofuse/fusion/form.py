@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autofuse.fusion.inline import Inliner
-from autofuse.fusion.region import RegionProgram, Step, Verdict
+from autofuse.fusion.region import YES, RegionProgram, Step, Verdict
+from autofuse.fusion.scatter import scatter_verdict
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Const, Expr, Var, const, loads, var, variables
@@ -23,7 +24,6 @@ Index = tuple[Expr, ...]
 
 ALONE = {
     Kind.SCAN: "a recurrence is computed on its own",
-    Kind.SCATTER: "writes at computed places need their output's initial values in memory before and are read only when all are done",
     Kind.SORT: "a sort compares the elements of whole rows again and again",
 }
 """Why computations of a kind share a kernel with nothing else."""
@@ -90,9 +90,11 @@ def analyse(program: RegionProgram) -> Form | Verdict:
     alone = [k for k in anchors if not isinstance(program.steps[k].stage, Stage)]
     if alone:
         kind = program.steps[alone[0]].kind
-        if len(program.steps) > 1:
-            return Verdict(False, kind.value, ALONE[kind], tuple(alone))
-        return Form(program, kind, (), (), (), ())
+        if kind is Kind.SCATTER:
+            verdict = scatter_verdict(program)
+        else:
+            verdict = Verdict(False, kind.value, ALONE[kind], tuple(alone)) if len(program.steps) > 1 else YES
+        return Form(program, kind, (), (), (), ()) if verdict else verdict
     if Kind.CONTRACT in kinds and len(anchors) > 1:
         return Verdict(False, "contractions", "a contraction shares no kernel with another reduction", tuple(anchors))
     return _Analysis(program, anchors).run()

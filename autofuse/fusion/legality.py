@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.inline import is_expensive
 from autofuse.fusion.region import YES, Region, Verdict, program_of
+from autofuse.fusion.scatter import scatter_of
 from autofuse.ir.expr import Apply, Expr, children, loads, walk
 from autofuse.ir.graph import Graph, NodeId
 from autofuse.ir.stage import Kind
@@ -102,7 +103,11 @@ def bounded(c: Candidate) -> Verdict:
     form = _form(c)
     if form is None:
         return YES
-    size = sum(1 for e in (*(a.body for a in form.anchors), *(o.value for o in form.outputs)) for _ in walk(e))
+    expressions = [*(a.body for a in form.anchors), *(o.value for o in form.outputs)]
+    scatter = scatter_of(form.program)
+    if scatter is not None:
+        expressions += scatter.expressions
+    size = sum(1 for e in expressions for _ in walk(e))
     if size > MAX_EXPRESSION:
         return Verdict(False, "size", f"its expressions would have {size} operations, {MAX_EXPRESSION} are allowed")
     return YES

@@ -10,12 +10,12 @@ from typing import TypeVar
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, cast_to, const, load
-from autofuse.ir.stage import Determinant, Running, Scatter, Sort
+from autofuse.ir.stage import Determinant, Running, Sort
 from autofuse.kernels.access import Binding, bind, plain_layouts
 from autofuse.kernels.base import Variant
 from autofuse.loops.ir import Buffer
 
-T = TypeVar("T", Scatter, Sort, Running, Determinant)
+T = TypeVar("T", Sort, Running, Determinant)
 
 
 def only(program: RegionProgram, kind: type[T]) -> T | None:

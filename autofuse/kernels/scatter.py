@@ -12,13 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autofuse.fusion.region import RegionProgram, Step
+from autofuse.fusion.scatter import initial_program, scatter_of
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, Var, apply, call, cast_to, const, load, variables
-from autofuse.ir.stage import Combine, Scatter, Stage
-from autofuse.kernels.access import Resolver
-from autofuse.kernels.alone import Operands, one_of, operands_of
+from autofuse.ir.stage import Combine, Scatter
+from autofuse.kernels.access import Binding, Resolver, bind
 from autofuse.kernels.base import Variant
 from autofuse.loops.ir import If, Stmt, Store
 
@@ -35,7 +34,7 @@ class Updates:
     """
 
     scatter: Scatter
-    operands: Operands
+    binding: Binding
     outer: tuple[Var, ...]
     ordered: tuple[Var, ...]
     inner: tuple[Var, ...]
@@ -58,7 +57,7 @@ class Updates:
         """The statements of one update where the axes stand at the given points."""
         offset, value = (ix.substitute(e, at) for e in (self.offset, self.value))
         s = self.scatter
-        buffer = self.operands.outputs[0]
+        buffer = self.binding.outputs[0].buffer
         if s.combine is not None:
             old = cast_to(load(buffer, (offset,), buffer.dtype), s.dtype.compute)
             value = call(FUNCTIONS[s.combine], old, cast_to(value, s.dtype.compute))
@@ -79,31 +78,27 @@ def points(axes: tuple[Var, ...]) -> int:
 
 def updates_of(variant: Variant) -> Updates:
     """The updates of a variant; axes of extent 1 are gone."""
-    s, operands = one_of(variant, Scatter), operands_of(variant)
+    s, binding = scatter_of(variant.program), bind(variant)
+    assert s is not None
     ones: dict[Expr, Expr] = {a: const(0) for a in s.updates if a.extent == 1}
-    index = [ix.substitute(i, ones) for i in s.index]
+    resolve = Resolver(binding.inputs, ones)
+    at = [resolve(i) for i in s.index]
     axes = [a for a in s.updates if a.extent != 1]
-    alone = {i for i in index if isinstance(i, Var)}
+    alone = {i for i in at if isinstance(i, Var)}
     ordered = tuple(a for a in axes if a not in alone)
     first = axes.index(ordered[0]) if ordered else len(axes)
     outer = tuple(a for a in axes[:first])
     inner = tuple(a for a in axes[first:] if a in alone)
-    binding = operands.binding
-    slots = variant.program.steps[0].operands
-    resolve = Resolver({k: binding.inputs[n] for k, n in enumerate(slots)}, ones)
-    at = [resolve(i) for i in s.index]
     shared = [(i, n) for i, n in zip(at, s.shape, strict=True) if not isinstance(i, Var)]
     place = ix.flatten((i for i, _ in shared), (n for _, n in shared))
     places = math.prod(n for _, n in shared)
-    return Updates(s, operands, outer, ordered, inner, place, places, binding.outputs[0].offset(at), resolve(s.value))
+    return Updates(s, binding, outer, ordered, inner, place, places, binding.outputs[0].offset(at), resolve(s.value))
 
 
 def initial_variant(variant: Variant, family: str, algorithm: str) -> Variant:
     """The initial values of a scatter as a map of their own, over the same inputs and outputs."""
-    s, program = one_of(variant, Scatter), variant.program
-    stage = Stage(s.axes, s.initial, s.dtype)
-    alone = RegionProgram(program.inputs, (Step(stage, program.steps[0].operands),), program.outputs)
-    return Variant(family, algorithm, alone, variant.input_layouts, variant.output_layouts)
+    program = initial_program(variant.program)
+    return Variant(family, algorithm, program, variant.input_layouts, variant.output_layouts)
 
 
 def moves_with(u: Updates, axis: Var) -> bool:

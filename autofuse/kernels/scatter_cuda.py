@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autofuse.fusion.region import RegionProgram
+from autofuse.fusion.scatter import scatter_of
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, var
-from autofuse.ir.stage import Scatter
 from autofuse.ir.target import Target
-from autofuse.kernels.alone import only, variant_for
+from autofuse.kernels.alone import variant_for
 from autofuse.kernels.base import Choice, Lowered, Schedule, Variant
 from autofuse.kernels.launches import region_launch
 from autofuse.kernels.map_cuda import MapCuda
@@ -28,7 +28,7 @@ class ScatterCuda:
 
     def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
         """One variant."""
-        if target.is_cuda and only(program, Scatter) is not None:
+        if target.is_cuda and scatter_of(program) is not None:
             yield variant_for(self.name, "ordered", program)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
@@ -57,7 +57,7 @@ class ScatterCuda:
             return begun
         threads = schedule.integer("threads")
         body = _updates(u, threads, schedule.integer("owners"))
-        launch = region_launch("scatter", body, threads, u.scatter.flops, u.operands.binding)
+        launch = region_launch("scatter", body, threads, u.scatter.flops, u.binding)
         return Lowered((*begun.launches, launch), begun.scratch)
 
 

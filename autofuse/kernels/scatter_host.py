@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autofuse.fusion.region import RegionProgram
+from autofuse.fusion.scatter import scatter_of
 from autofuse.ir import index as ix
 from autofuse.ir.expr import Expr, Var, const, loads, var, variables
-from autofuse.ir.stage import Scatter
 from autofuse.ir.target import Target
-from autofuse.kernels.alone import only, variant_for
+from autofuse.kernels.alone import variant_for
 from autofuse.kernels.base import Choice, Lowered, Schedule, Variant
 from autofuse.kernels.launches import region_launch
 from autofuse.kernels.map_host import MapHost
@@ -29,7 +29,7 @@ class ScatterHost:
 
     def variants(self, program: RegionProgram, target: Target) -> Iterable[Variant]:
         """One variant."""
-        if not target.is_cuda and only(program, Scatter) is not None:
+        if not target.is_cuda and scatter_of(program) is not None:
             yield variant_for(self.name, "ordered", program)
 
     def facts(self, variant: Variant, target: Target) -> Mapping[str, Choice]:
@@ -62,7 +62,7 @@ class ScatterHost:
         if not u.apart or not u.steps:
             return begun
         body = _updates(u, schedule.integer("task"), schedule.integer("owners"), target)
-        launch = region_launch("scatter", body, 1, u.scatter.flops, u.operands.binding)
+        launch = region_launch("scatter", body, 1, u.scatter.flops, u.binding)
         return Lowered((*begun.launches, launch), begun.scratch)
 
 

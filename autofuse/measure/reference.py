@@ -17,7 +17,7 @@ import numpy as np
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.dtype import NARROW_FLOATS, DType
 from autofuse.ir.expr import Apply, Expr, walk
-from autofuse.ir.stage import Stage
+from autofuse.ir.stage import Sort, Stage
 from autofuse.measure.inputs import generator_of
 from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.evaluate import evaluate, evaluate_expr
@@ -50,30 +50,21 @@ class Check:
 
 
 def evaluate_program(program: RegionProgram, inputs: Sequence[np.ndarray], wide: bool = True) -> dict[int, np.ndarray]:
-    """Every local number of a region that is made of stages, by numpy. Half types are widened first where `wide` asks."""
+    """Every local number of a region, by numpy. Half types are widened first where `wide` asks."""
     values: dict[int, np.ndarray] = dict(enumerate(inputs))
     for step, first in zip(program.steps, program.first_number, strict=True):
-        if not isinstance(step.stage, Stage):
-            raise TypeError(f"a {step.kind} is no stage: its reference is autofuse.ops.alone's")
-        values[first] = evaluate(step.stage, [values[o] for o in step.operands], wide)
+        given = [values[o] for o in step.operands]
+        if isinstance(step.stage, Stage):
+            values[first] = evaluate(step.stage, given, wide)
+        else:
+            values |= dict(enumerate(evaluate_alone(step.stage, given, wide), first))
     return values
 
 
 def reference_outputs(program: RegionProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The region's outputs in float64 (integers and booleans in their own type)."""
-    if any(not isinstance(s.stage, Stage) for s in program.steps):
-        return alone_reference(program, inputs)
     values = evaluate_program(program, inputs)
     return [values[n] for n in program.outputs]
-
-
-def alone_reference(program: RegionProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The reference of a region that is one computation without stages."""
-    step = program.steps[0]
-    if len(program.steps) != 1 or isinstance(step.stage, Stage):
-        raise TypeError("what is no stage is computed on its own")
-    made = evaluate_alone(step.stage, [inputs[o] for o in step.operands], wide=True)
-    return [made[n - len(program.inputs)] for n in program.outputs]
 
 
 def special_inputs(program: RegionProgram, inputs: Sequence[np.ndarray]) -> list[np.ndarray] | None:
@@ -208,8 +199,8 @@ def _near_tie(
 ) -> np.ndarray:
     """Which of the elements `at` differ only because two float values are nearly equal."""
     count = len(at[0]) if at else 1
-    if any(not isinstance(s.stage, Stage) for s in program.steps):
-        return np.zeros(count, bool)  # positions of a sort: both see the same numbers
+    if any(isinstance(s.stage, Sort) for s in program.steps):
+        return np.zeros(count, bool)  # it is alone: both sorted the very same numbers
     if not any(program.tensor(k).dtype.is_float for k in range(len(program.inputs))) and not _has_float_step(program):
         return np.zeros(count, bool)
     step, _ = program.defined_by.get(number, (None, 0)) if number >= len(program.inputs) else (None, 0)

@@ -113,10 +113,18 @@ def test_every_partition_gives_the_right_value(build: Callable[[], Trap], device
             np.testing.assert_allclose(actual, expected, rtol=trap.rtol, atol=trap.atol)
 
 
-def test_refusals_say_why(cpu: Device) -> None:
-    """Edges into and out of such a computation are refused in words; the edges around it fuse."""
+def test_maps_before_a_scatter_fuse_and_those_after_it_do_not(cpu: Device) -> None:
     graph = import_model(written_twice_and_read_again().model)
     greedy = Partitioner(graph, cpu.target).greedy()
+    (region,) = (r for r in greedy.regions if any(graph.nodes[n].kind is Kind.SCATTER for n in r.nodes))
+    assert [graph.nodes[n].op for n in region.nodes] == ["Neg", "ScatterND"]
     reasons = {v.rule: v.reason for v in greedy.refusals.values()}
-    assert "initial values" in reasons["scatter"]
-    assert len(greedy.regions) < len(graph.nodes)
+    assert "read only when all of it is done" in reasons["scatter"]
+    assert "delivers nothing but" in reasons["outputs"]
+
+
+def test_a_sort_stays_alone_and_says_why(cpu: Device) -> None:
+    graph = import_model(best_of_equal_ones().model)
+    greedy = Partitioner(graph, cpu.target).greedy()
+    assert all(len(r.nodes) == 1 for r in greedy.regions if graph.nodes[r.nodes[0]].kind is Kind.SORT)
+    assert any("whole rows" in v.reason for v in greedy.refusals.values())

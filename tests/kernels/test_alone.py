@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from autofuse.fusion import region as regions
 from autofuse.fusion.legality import check
 from autofuse.fusion.region import Region, RegionProgram
 from autofuse.ir.dtype import DType, from_numpy
-from autofuse.ir.expr import call, const
+from autofuse.ir.expr import Expr, call, cast_to, const
 from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.stage import Alone, Combine, Determinant, Running, Scan, Sort, Stage
 from autofuse.ir.target import Target
@@ -33,6 +33,7 @@ from autofuse.kernels.families import lower
 from autofuse.kernels.families import variants as variants_of
 from autofuse.kernels.space import load_spaces
 from autofuse.loops.ir import Barrier, Kernel
+from autofuse.measure.reference import evaluate_program
 from autofuse.ops import evaluate as ev
 from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.builder import Builder
@@ -119,6 +120,41 @@ def scattered(
     return found
 
 
+def with_maps_before(combine: Combine | None, columns: bool) -> Case:
+    """A scatter whose initial values, places and updates are all computed as they are read; a half type is kept wide in between."""
+    b = Builder()
+    shapes = {"x": (9, 33), "at": (20,), "u": (20, 33), "v": (33,)}
+    x, at, u, v = (b.input(n, DType.INT32 if n == "at" else DType.FLOAT16, s) for n, s in shapes.items())
+    begun = b.elementwise([x], lambda e: call("exp", e), DType.FLOAT16)
+    place = b.elementwise([at], lambda e: call("sub", e, const(3, DType.INT32)))
+    value = b.elementwise([u, v], lambda e, f: call("mul", e, f), DType.FLOAT16)
+    shape, over = ((33, 9), (33, 20)) if columns else ((9, 33), (20, 33))
+
+    def turned(i: Sequence[Expr]) -> Sequence[Expr]:
+        return (i[1], i[0]) if columns else i
+
+    y = b.scatter(
+        [begun, place, value],
+        shape,
+        over,
+        lambda i, read: read.raw(0, turned(i)),
+        lambda i, read: turned((cast_to(read(1, (turned(i)[0],)), DType.INT64), turned(i)[1])),
+        lambda i, read: read.raw(2, turned(i)),
+        combine,
+    )
+    graph = b.graph([("y", y)])
+    arrays = [
+        numbers(*s, dtype="float16") if n != "at" else RNG.integers(3, 12, s).astype(np.int32)
+        for n, s in shapes.items()
+    ]
+    known = dict(zip((x, at, u, v), arrays, strict=True))
+    region = Region.of(graph, range(len(graph.nodes)))
+    assert check(graph, region, TARGET)
+    values = evaluate_program(regions.program_of(graph, region), [known[k] for k in region.inputs])
+    program = regions.program_of(graph, region)
+    return Case(program, tuple(known[k] for k in region.inputs), (values[program.outputs[0]],))
+
+
 RNG = np.random.default_rng(5)
 
 
@@ -151,6 +187,8 @@ LARGER: dict[str, Callable[[], Case]] = {
     "best of a falling row": lambda: one(
         Sort((600, 2), DType.UINT8, 0, 20, False), RNG.integers(0, 9, (600, 2)).astype(np.uint8)
     ),
+    "rows after maps": lambda: with_maps_before(Combine.SUM, False),
+    "columns after maps": lambda: with_maps_before(None, True),
     "wide rows": lambda: scattered(numbers(7, 2500), RNG.integers(0, 7, 20), numbers(20, 2500), Combine.SUM),
     "a few of many rows": lambda: one(Sort((300, 70), F32, 1, 4, True), few_values(300, 70)),
     "positions of half": lambda: one(Sort((5, 37), DType.FLOAT16, 1, 20, True), numbers(5, 37, dtype="float16")),
