@@ -368,7 +368,7 @@ class Determinant:
 
 
 Alone = Scan | Scatter | Sort | Running | Determinant
-"""Computations with kernels that share them with nothing else, but for maps before a Scatter. All have `shapes`, `dtypes`, `flops`, `kind` and `text()`."""
+"""Computations whose kernels do nothing else (but for maps before a Scatter). All have `shapes`, `dtypes`, `flops`, `kind` and `text()`."""
 
 Compute = Stage | Alone | Host | Control
 
