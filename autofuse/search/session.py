@@ -259,7 +259,8 @@ class Session:
         in_time = self.budget.at(share) - self.budget.clock() >= self.book.pace
         if not proposal.lacking and in_time and not self.book.tried(plan):
             self.tell(f"{proposal.label} end to end")
-            self._attempt(plan)
+            if not self._attempt(plan).ok:
+                self._check_kernels(plan)
             done += 1
         seconds = self.planner.seconds(plan)
         assert self.sampler is not None

@@ -234,6 +234,8 @@ class Program:
         a bound alone."""
         deadline = time.monotonic() + seconds
         count = self._size + len(self._copies)
+        if not count:  # a graph whose outputs are all constants or inputs
+            return Solution((), (), 0.0, 0.0), 0.0
         prices = np.zeros(count)
         prices[: self._size] = costs.columns
         for (v, _, _), y in self._copies.items():

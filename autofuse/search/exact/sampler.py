@@ -34,6 +34,8 @@ SOLVE_SECONDS = 60.0
 """How long one solution may take."""
 AT_ONCE = 6
 """Kernels that are asked for before the program is solved again."""
+TOGETHER = 3
+"""From so many kernels on that were never timed a plan is run as a whole before they are measured one by one."""
 _MOST_ASKED = 2
 """How often a kernel is asked for in vain before it is given up as one that can't be measured."""
 _WORTH_A_RUN = 0.97
@@ -74,6 +76,7 @@ class ExactPlanSampler:
         self._solve_seconds = solve_seconds
         self._setting = Setting(planner.bench.target, planner.bench.threads, planner.accuracy)
         self._settled: dict[Shape, float] = {}
+        self._run_whole: set[Shape] = set()
         self._vain: Counter[str] = Counter()
         self._trials: dict[str, StoredTrial] = {}
         self._lower = 0.0
@@ -174,8 +177,10 @@ class ExactPlanSampler:
         if solution is None:
             return None
         plan = self.plan(solution, self._label("likely"), guessed)
-        lacking = self._askable([*(v for v, _ in self.planner.open_kernels(plan)), *self._copies(solution)])
         token = _Token(_shape(plan), solution.seconds)
+        if self._is_new(plan, token):
+            return self._proposal(solution, plan, (), token)
+        lacking = self._askable([*(v for v, _ in self.planner.open_kernels(plan)), *self._copies(solution)])
         if not lacking and solution.seconds >= _SETTLED * self._settled.get(token.shape, math.inf):
             return None
         return self._proposal(solution, plan, lacking, token)
@@ -191,7 +196,15 @@ class ExactPlanSampler:
         if not lacking:
             return None
         plan = self.plan(best, self._label("optimistic"), measured)
-        return self._proposal(best, plan, lacking, _Token(_shape(plan), best.seconds))
+        token = _Token(_shape(plan), best.seconds)
+        return self._proposal(best, plan, () if self._is_new(plan, token) else lacking, token)
+
+    def _is_new(self, plan: Plan, token: _Token) -> bool:
+        """Whether a plan is best run at once: one run times all its kernels in place, which is sooner done than measuring many one by one."""
+        if len(self.planner.open_kernels(plan)) < TOGETHER or token.shape in self._run_whole:
+            return False
+        self._run_whole.add(token.shape)
+        return True
 
     def _proposal(self, solution: Solution, plan: Plan, lacking: tuple[Variant, ...], token: _Token) -> Proposal:
         partition = verify_partition(self.model.graph, partition_of(self.model, solution), self._setting.target)
@@ -243,7 +256,8 @@ class ExactPlanSampler:
             self._lower = 0.0  # what was proven with the old rates is void
 
     def _measured(self) -> int:
-        return sum(len(s.tried) for s in self._studies.studies.values())
+        """Kernels and schedules that were timed, alone or in place."""
+        return sum(len(s.tried) + len(s.in_place.keys() - s.best.keys()) for s in self._studies.studies.values())
 
     def _given_up(self) -> int:
         """Kernels that were asked for in vain and whose time is not known."""
