@@ -133,10 +133,9 @@ class Emitter:
         if local is not None:
             return self._local(functions.instantiate(local, node), node, inputs, wanted)
         if node.op_type == "If" and not domain:
-            condition = self.builder.deciding(inputs[0]) if inputs[0] is not None else None
-            if condition is not None and condition.size == 1:
-                branches = proto.attributes(node)
-                return self._branch(scope, branches["then_branch" if condition.reshape(-1)[0] else "else_branch"])
+            taken = self._taken(node, inputs[0])
+            if taken is not None:
+                return self._branch(scope, taken)
         opset = scope.opsets.get(domain, scope.opsets.get("", IMPLIED_OPSET) if not domain else 1)
         if node.op_type == "Identity" and not domain and not self._is_plain(inputs[0]):
             return inputs  # a kernel copies plain tensors; whatever else there is need not be copied
@@ -235,17 +234,25 @@ class Emitter:
             self.builder.nodes[k] = dataclasses.replace(self.builder.nodes[k], op=node.op_type)
         return results
 
+    def _taken(self, node: NodeProto, v: ValueId | None, most: int = 1) -> GraphProto | None:
+        """The branch of an If, where what decides is known."""
+        condition = None if v is None else self.builder.deciding(v, most)
+        if condition is None or condition.size != 1:
+            return None
+        branch: GraphProto = proto.attributes(node)["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+        return branch
+
     def _control(self, scope: Scope, node: NodeProto, opset: int) -> Results:
         """An If, Loop or Scan with its graphs as engines of their own, or else on the host."""
         alone = self._stand_alone(scope, [node], [o for o in node.output if o], "")
         mark = self._mark()
         reason, results = control.emit(self, alone, opset)
-        late = any(isinstance(n.compute, Control) and not n.compute.graphs for n in self.builder.nodes[mark[1] :])
-        if node.op_type == "Loop" and late:
+        made = [n.compute for n in self.builder.nodes[mark[1] :] if isinstance(n.compute, Control)]
+        if any(None in c.shapes and (node.op_type == "If" or not c.graphs) for c in made):
             self._rollback(mark)
-            written_out = unrolled(self, scope, node, opset)
-            if written_out is not None:
-                return written_out
+            known = self._resolved(scope, node, opset)
+            if known is not None:
+                return known
             self._rollback(mark)
             reason, results = control.emit(self, alone, opset)
         if results is None:
@@ -253,6 +260,14 @@ class Emitter:
             return self._on_host(node, alone, reason)
         self._fold(mark[1], False)
         return results
+
+    def _resolved(self, scope: Scope, node: NodeProto, opset: int) -> Results | None:
+        """What would leave shapes open, without control flow: a short loop written out, the branch that a fed shape chooses."""
+        if node.op_type == "Loop":
+            return unrolled(self, scope, node, opset)
+        v = scope.lookup(node.input[0], self.constants)
+        taken = self._taken(node, v, contents.INTEGERS) if node.op_type == "If" else None
+        return None if taken is None else self._branch(scope, taken)
 
     def _host(self, scope: Scope, node: NodeProto, reason: str) -> Results:
         """The node as a model of its own, run by onnx's reference evaluator."""

@@ -122,15 +122,15 @@ class Builder:
             self.parameters[source] = self.contents[source].array
         return found.array
 
-    def deciding(self, v: ValueId) -> np.ndarray | None:
-        """The contents of a condition that chooses between graphs, as `parameter` gives them, where single flags and integers decide.
+    def deciding(self, v: ValueId, most: int = 1) -> np.ndarray | None:
+        """The contents of a condition that chooses between graphs, as `parameter` gives them, where flags and integers decide.
 
         A sampling rate or a mode seldom changes, and what it chooses is worth a graph of its own. What hangs on a model's data changes
-        with every run and is left to run time.
+        with every run and is left to run time: inputs of floats, or of more than `most` elements.
         """
         found = self.contents.get(v)
         sources = found.sources if found is not None else self._ancestors(v)
-        if any(self.dtype(s).is_float or self.values[s].size != 1 for s in sources):
+        if any(self.dtype(s).is_float or not 0 < self.values[s].size <= most for s in sources):
             return None
         return self.parameter(v)
 

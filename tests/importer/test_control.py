@@ -130,6 +130,23 @@ def test_a_fed_mode_chooses_a_branch_but_data_does_not() -> None:
     assert not g.open_parameters
 
 
+def test_a_fed_shape_chooses_a_branch_where_shapes_hang_on_it() -> None:
+    then = graph([node("Exp", ["x"], ["t"])], [], [info("t", (3,))])
+    other = graph([node("Concat", ["x", "x"], ["e"], axis=0)], [], [info("e", (6,))])
+    nodes = [
+        node("Gather", ["size", "zero"], ["first"], axis=0),
+        node("Equal", ["first", "one"], ["c"]),
+        node("If", ["c"], ["b"], then_branch=then, else_branch=other),
+        node("Relu", ["b"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1)}
+    m = model(nodes, [info("x", (3,)), info("size", (4,), I64)], ["y"], constants)
+    assert import_model(m).open_parameters
+    g = import_model(m, fed={"size": np.array([2, 3, 4, 5])})
+    assert [n.op for n in g.nodes] == ["Concat", "Relu"]
+    assert g.values[g.outputs[0]].shape == (6,)
+
+
 def test_a_value_that_grows_is_imported_when_it_runs() -> None:
     found = next(n.compute for n in import_model(loop_that_grows(3).model).nodes if isinstance(n.compute, Control))
     assert found.graphs == ()
