@@ -132,7 +132,7 @@ ORDERING: tuple[Op, ...] = (
             Sample(((F32, (3, 4)), _k(0)), outputs=2, constant=(1,)),
         ),
     ),
-    Op("CumSum", _running(Combine.SUM), _running_samples(-2.0, 2.0, 14), since=11),
+    Op("CumSum", _running(Combine.SUM), _running_samples(-2.0, 2.0, 21), since=11),
     Op("CumProd", _running(Combine.PROD), _running_samples(0.9, 1.1, 26), since=26),
     Op(
         "ReverseSequence",

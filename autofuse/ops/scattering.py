@@ -223,14 +223,12 @@ def _elements(name: str, since: int) -> Op:
     )
     if name == "Scatter":
         return Op(name, _scatter_elements, plain, since=9)
-    reductions = tuple(
-        Sample((_DATA, _TWICE, (F32, (3, 5))), {"reduction": r}, opset=18) for r in ("add", "mul", "max", "min")
-    )
+    reductions = tuple(Sample((_DATA, _TWICE, (F32, (3, 5))), {"reduction": r}) for r in ("add", "mul", "max", "min"))
     others = (
         Sample((_DATA, _TWICE, (F32, (3, 5))), constant=(1,)),
-        Sample(((I8, (4, 5)), _TWICE, (I8, (3, 5))), {"reduction": "add"}, opset=18, low=-99, high=99),
-        Sample(((F16, (4, 5)), _TWICE, (F16, (3, 5))), {"reduction": "mul"}, opset=18),
-        Sample(((F32, (7,)), (np.arange(300) * 5 % 7).astype(np.int64), (F32, (300,))), {"reduction": "add"}, opset=18),
+        Sample(((I8, (4, 5)), _TWICE, (I8, (3, 5))), {"reduction": "add"}, low=-99, high=99),
+        Sample(((F16, (4, 5)), _TWICE, (F16, (3, 5))), {"reduction": "mul"}),
+        Sample(((F32, (7,)), (np.arange(300) * 5 % 7).astype(np.int64), (F32, (300,))), {"reduction": "add"}),
     )
     return Op(name, _scatter_elements, (*plain, *others, *reductions), since=11)
 
@@ -239,7 +237,7 @@ _GRID = np.stack(np.meshgrid([1, 2], [-3, -2, -1], indexing="ij"), -1).astype(np
 _BATCHED = np.array([[[0, 1], [1, -1]], [[0, 1], [0, 0]]], np.int64)
 
 SCATTERING: tuple[Op, ...] = (
-    _elements("ScatterElements", 18),
+    _elements("ScatterElements", 21),
     _elements("Scatter", 9),
     Op(
         "ScatterND",
@@ -251,11 +249,11 @@ SCATTERING: tuple[Op, ...] = (
             Sample(((I32, (8,)), _nd([4], [3], [1], [7], [3]), (I32, (5,))), constant=(1,), low=-9, high=9),
             Sample(((F32, (6, 7)), _nd([2], [3], [-2]), (F32, (3, 7))), constant=(1,)),
             Sample(((F32, (6, 7)), _GRID, (F32, (2, 3))), constant=(1,)),
-            Sample(((F16, (6, 7)), _GRID[::-1].copy(), (F16, (2, 3))), {"reduction": "mul"}, opset=18, constant=(1,)),
+            Sample(((F16, (6, 7)), _GRID[::-1].copy(), (F16, (2, 3))), {"reduction": "mul"}, constant=(1,)),
             Sample(((F32, (6, 7)), _nd([4], [0], [-2]), (F32, (3, 7))), constant=(1,)),
-            Sample(((F32, (6, 7)), _nd([4], [0], [-2]), (F32, (3, 7))), {"reduction": "add"}, opset=18, constant=(1,)),
+            Sample(((F32, (6, 7)), _nd([4], [0], [-2]), (F32, (3, 7))), {"reduction": "add"}, constant=(1,)),
             *(
-                Sample(((F32, (4, 4, 4)), _nd([0], [2], [0]), (F32, (3, 4, 4))), {"reduction": r}, opset=18)
+                Sample(((F32, (4, 4, 4)), _nd([0], [2], [0]), (F32, (3, 4, 4))), {"reduction": r})
                 for r in ("add", "mul", "max", "min")
             ),
             Sample(
