@@ -7,6 +7,7 @@ computed on the way in float64, so that every operator gets numbers from its dom
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ LARGEST = 3000
 POINTS = 200_000
 """Points of any computation."""
 RANK = 5
+ATTEMPTS = 20
 GROWN = 6.0
 """Float values beyond this are brought back before they are used where an operator's sample has no bounds of its own."""
 REFUSALS = (Unsupported, VerificationError, ValueError, IndexError, KeyError, TypeError, ZeroDivisionError)
@@ -414,8 +416,12 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def random_model(seed: int, steps: int = 7) -> Drawn:
-    """A random model; equal seeds give equal models."""
-    return ModelMaker(seed).build(steps)
+    """A random model with something left to compute once it is imported; equal seeds give equal models."""
+    for k in range(ATTEMPTS):
+        drawn = ModelMaker(seed + (k << 32)).build(steps)
+        if import_model(drawn.model).nodes:
+            return dataclasses.replace(drawn, seed=seed)
+    raise AssertionError(f"no model of seed {seed} computes anything")
 
 
 def random_graph(seed: int, steps: int = 7) -> Graph:

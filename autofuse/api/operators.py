@@ -44,6 +44,9 @@ TARGETS = (
 )  # fmt: skip
 """The machines that the table holds for: fixed ones, so that it does not depend on where it is printed."""
 
+ALONE = 6
+"""So many of an operator's samples are asked for the families that compute them."""
+
 PROBED = 2
 """Samples of an operator that are tried in company: the first ones show its usual forms."""
 
@@ -63,10 +66,11 @@ class OperatorRow:
     parts: tuple[str, ...] = ()
 
 
-def operator_table() -> list[OperatorRow]:
-    """Every operator of the standard and every declared one, by domain and name."""
+@lru_cache(maxsize=1)
+def operator_table() -> tuple[OperatorRow, ...]:
+    """Every operator of the standard and every declared one, by domain and name. It takes some seconds the first time."""
     keys = {*_schemas(), *OPERATORS}
-    return sorted((_row(*key) for key in keys), key=lambda r: (r.domain, r.name))
+    return tuple(sorted((_row(*key) for key in keys), key=lambda r: (r.domain, r.name)))
 
 
 def markdown(rows: Sequence[OperatorRow]) -> str:
@@ -214,7 +218,7 @@ def _families(op: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
     alone: set[str] = set()
     fused: set[str] = set()
     for target in TARGETS:
-        for k, sample in enumerate(op.samples):
+        for k, sample in enumerate(op.samples[:ALONE]):
             try:
                 graph = _emitted(op, sample, {})
             except REFUSALS:
