@@ -103,8 +103,11 @@ def test_a_quick_way_through_many_blocks_is_a_solution_within_its_bound(
     assert best is not None and best.seconds == pytest.approx(lower)
     quick, bound = solver.sweep(costs, math.inf)
     assert bound <= best.seconds * (1 + 1e-9)
-    if quick is not None:
-        assert fault_of(problem, quick.columns) is None and quick.seconds >= best.seconds * (1 - 1e-9)
+    assert quick is not None and fault_of(problem, quick.columns) is None
+    assert best.seconds * (1 - 1e-9) <= quick.seconds <= 1.2 * best.seconds
+    late, weak = solver.sweep(costs, -math.inf)
+    assert late is not None and fault_of(problem, late.columns) is None
+    assert weak <= best.seconds * (1 + 1e-9) and late.seconds >= quick.seconds
     monkeypatch.setattr(blocks, "_MANY", 1)
     limited, again = BlockSolver(problem, fewest=1).solve(costs, 100.0)
     assert limited is not None and limited.seconds == pytest.approx(best.seconds) == pytest.approx(again)

@@ -20,6 +20,9 @@ from autofuse.search.exact.program import ANY, Fixed, Program, State
 FEWEST_NODES = 12
 """Cuts are taken no closer: a program of a dozen nodes is solved as fast as one of two."""
 _REMEMBERED = 20_000
+_GENEROUS = 4.0
+"""How many times its share of the time a program may take: most take less."""
+_LINEAR_SECONDS = 5.0
 _MANY = 64
 """From so many blocks on a quick way through them is looked for first."""
 
@@ -87,27 +90,37 @@ class BlockSolver:
         return (None if best is None else replace(best, lower=min(bound, best.seconds))), bound
 
     def sweep(self, costs: Costs, deadline: float) -> tuple[Solution | None, float]:
-        """One way through the blocks, each continued from how the one before gives its value; and the bound that results where every value is
-        there in all layouts at once. Two programs a block."""
+        """One way through the blocks, each continued from how the one before gives its value; where a program takes too long, its nodes one
+        by one. The bound is that of programs where every value from the left is there in all layouts at once: linear ones first, whole
+        ones as far as time allows."""
         state: State | None = None
         ways: list[tuple[int, ...]] | None = []
-        bound = 0.0
+        bounds: list[float] = []
+        local = [_local(part.block, costs) for part in self.parts]
         for k, part in enumerate(self.parts):
-            local = _local(part.block, costs)
-            share = max(0.02, (deadline - time.monotonic()) / (2 * (len(self.parts) - k)))
             right = ANY if part.block.right is not None else None
-            found, lower = self._solve(part, local, state, right, share) if ways is not None else (None, 0.0)
-            if part.block.left is not None:
-                _, lower = self._solve(part, local, ANY, right, share)
-            bound += lower
-            if found is None or ways is None:
+            left = ANY if part.block.left is not None else None
+            bounds.append(part.program.solve(local[k], left, right, _LINEAR_SECONDS, relaxed=True)[1])
+            share = max(0.05, _GENEROUS * (deadline - time.monotonic()) / (len(self.parts) - k))
+            late = time.monotonic() >= deadline
+            found, bound = (None, 0.0) if late else self._solve(part, local[k], state, right, share)
+            if left is None:
+                bounds[k] = max(bounds[k], bound)
+            chosen = found.columns if found is not None else part.program.singles(local[k])
+            if ways is None or chosen is None:
                 ways = None
                 continue
-            ways.append(tuple(part.block.columns[c] for c in found.columns))
-            state = part.program.state_of(found)
+            ways.append(tuple(part.block.columns[c] for c in chosen))
+            state = part.program.state_of(chosen)
+        for k, part in enumerate(self.parts):
+            if time.monotonic() >= deadline:
+                break
+            if part.block.left is not None:
+                right = ANY if part.block.right is not None else None
+                bounds[k] = max(bounds[k], self._solve(part, local[k], ANY, right, deadline - time.monotonic())[1])
         if ways is None:
-            return None, bound
-        return self._whole(costs, ways, bound), bound
+            return None, sum(bounds)
+        return self._whole(costs, ways, sum(bounds)), sum(bounds)
 
     def _whole(self, costs: Costs, ways: Sequence[tuple[int, ...]], bound: float) -> Solution:
         chosen = tuple(sorted(c for way in ways for c in way))

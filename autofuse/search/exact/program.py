@@ -217,21 +217,39 @@ class Program:
             return [State(PLAIN)]
         return sorted({self._given(self.problem.columns[k]) for k in self.problem.makers.get(self.right, ())})
 
-    def state_of(self, solution: Solution) -> State | None:
-        """How a solution gives the right value."""
+    def state_of(self, chosen: Sequence[int]) -> State | None:
+        """How chosen columns give the right value."""
         if self.right is None:
             return None
-        return self._given(self.problem.columns[makers_of(self.problem, solution.columns)[self.right]])
+        return self._given(self.problem.columns[makers_of(self.problem, chosen)[self.right]])
+
+    def singles(self, costs: Costs) -> tuple[int, ...] | None:
+        """Every node in a column of its own, all values plain: a solution at no effort; None where a node has no such column."""
+        best: dict[int, int] = {}
+        nodes: set[int] = set()
+        for k, c in enumerate(self.problem.columns):
+            nodes |= set(c.nodes)
+            plain = all(layout == PLAIN for _, layout in (*c.reads, *c.gives)) and not c.view
+            if len(c.nodes) == 1 and plain and self._allowed[k] and math.isfinite(costs.columns[k]):
+                n = c.nodes[0]
+                if n not in best or costs.columns[k] < costs.columns[best[n]]:
+                    best[n] = k
+        return tuple(best[n] for n in sorted(nodes)) if len(best) == len(nodes) else None
 
     def _given(self, c: Column) -> State:
         layout = next(layout for v, layout in c.gives if v == self.right)
         return State(layout, c.level, c.view == "alias")
 
     def solve(
-        self, costs: Costs, left: State | None = None, right: State | None = None, seconds: float = math.inf
+        self,
+        costs: Costs,
+        left: State | None = None,
+        right: State | None = None,
+        seconds: float = math.inf,
+        relaxed: bool = False,
     ) -> tuple[Solution | None, float]:
         """The cheapest solution and the bound below all of them; no solution and infinity where there is none. With ANY to the left there is
-        a bound alone."""
+        a bound alone, as where the program is `relaxed` to a linear one."""
         deadline = time.monotonic() + seconds
         count = self._size + len(self._copies)
         if not count:  # a graph whose outputs are all constants or inputs
@@ -264,7 +282,7 @@ class Program:
                 return None, lower
             found = milp(
                 prices * unit,
-                integrality=np.ones(count, np.int64),
+                integrality=np.full(count, int(not relaxed), np.int64),
                 bounds=Bounds(0, usable.astype(float)),
                 constraints=LinearConstraint(matrix, lows, highs),
                 options={"mip_rel_gap": 0.0, **({"time_limit": left_over} if math.isfinite(left_over) else {})},
@@ -276,6 +294,8 @@ class Program:
                 lower = max(lower, float(bound) / unit)
             if found.x is None:
                 return None, lower
+            if relaxed:
+                return None, max(lower, float(found.fun) / unit if found.status == _OPTIMAL else 0.0)
             if left == ANY:
                 return None, lower
             chosen = tuple(int(k) for k in np.flatnonzero(found.x[: self._size] > 0.5))
