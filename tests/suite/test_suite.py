@@ -9,7 +9,8 @@ import pytest
 from autofuse.devices.base import Compiled, Device
 from autofuse.devices.emulated import EmulatedCudaDevice
 from tests.suite import exceptions
-from tests.suite.cases import KINDS, Case, all_cases, part_of, run_case
+from tests.suite.cases import KINDS, Case, Outcome, all_cases, part_of, run_case
+from tests.suite.exceptions import Exceptions
 
 PARTS = 40
 """Test items that the small cases are dealt out to: enough for two workers to end together."""
@@ -82,3 +83,21 @@ def test_few_cases_use_the_host() -> None:
     operators = Counter(op for rows in known.host.values() for ops in rows.values() for op in ops.split(", "))
     count = sum(len(rows) for rows in known.host.values())
     assert count <= known.most_host, f"{count} cases use the host: {operators.most_common()}"
+
+
+def test_each_way_to_differ_from_the_list_is_told() -> None:
+    case = next(c for c in all_cases() if c.name == "test_add")
+    listed = {"node": {"test_add": "Add"}}
+    nothing, fails = Exceptions({}, {}, {}, 0), Exceptions(listed, {}, {}, 0)
+    drawn, host = Exceptions({}, listed, {}, 0), Exceptions({}, {}, listed, 0)
+    good, hosted = Outcome(""), Outcome("", ("Add",))
+    values, crash = Outcome(f"AssertionError: {exceptions.VALUES_DIFFER}"), Outcome("LaunchError: it fell over")
+    assert not nothing.complaint(case, good)
+    assert "it fell over" in nothing.complaint(case, crash) and "Add" in nothing.complaint(case, hosted)
+    assert not fails.complaint(case, crash) and "off the list" in fails.complaint(case, good)
+    assert not drawn.complaint(case, values) and not drawn.complaint(case, good) and drawn.complaint(case, crash)
+    assert not host.complaint(case, hosted) and "off the list" in host.complaint(case, good)
+    assert exceptions.updated(fails, [(case, good)]).fails["node"] == {}
+    assert exceptions.updated(host, [(case, good)]).host["node"] == {}
+    new = exceptions.updated(nothing, [(case, crash)]).fails["node"]["test_add"]
+    assert new.startswith(exceptions.UNEXPLAINED)
