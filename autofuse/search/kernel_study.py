@@ -379,7 +379,8 @@ class KernelStudies:
 
         for choice in self._seeds(study):
             add(choice)
-        for v in self._worthwhile(study):
+        asked = [v for v in only if not self._is_broken(study, study.key(v))]
+        for v in asked if only else self._worthwhile(study):
             add((v, self._heuristic(v)))
         if len(out) == batch or len(study.tried) >= MOST_TRIALS or (only and out):
             return out

@@ -47,7 +47,7 @@ class Certificate:
         if self.open and not math.isnan(self.gap):
             parts.append(f"{self.open} kernels that could lower the optimum are open")
         if self.given_up:
-            parts.append(f"{self.given_up} kernels could not be measured")
+            parts.append(f"{self.given_up} kernels could not be measured, or not in time")
         if self.corrections:
             parts.append(f"{self.corrections} kernels were faster than their bounds, which were corrected")
         scope = (
