@@ -21,7 +21,8 @@ MOST_NODES = 12
 class Maker:
     """A random graph of up to twelve nodes (diamonds, several outputs, recomputation, layouts, views, levels, would-be cycles)."""
 
-    def __init__(self, seed: int, nodes: int | None = None) -> None:
+    def __init__(self, seed: int, nodes: int | None = None, views: bool = False) -> None:
+        self.views = views
         self.rng = random.Random(seed)
         self.count = nodes or self.rng.randint(3, MOST_NODES)
         self.layouts = self.rng.choice([1, 1, 2, 3])
@@ -35,6 +36,8 @@ class Maker:
         used = {v for r in self.reads for v in r}
         self.outputs = tuple(n for n in range(self.count) if n not in used or self.rng.random() < 0.1)
         self.cheap = {n for n in range(self.count) if self.rng.random() < 0.4}
+        if views:
+            self.cheap |= {n for n in range(self.count) if random.Random(seed + n).random() < 0.6}
         level, self.level = 0, []
         for _ in range(self.count):
             self.level.append(level)
@@ -101,7 +104,15 @@ class Maker:
                     )
                     if column not in out:
                         out.append(column)
-        return out
+        return out + [c for n in sorted(self.cheap) for c in self._views(n) if self.views and c not in out]
+
+    def _views(self, n: int) -> list[Column]:
+        """A node as a view in plain layouts: an alias of its one input, or a join of several."""
+        reads = self.reads[n]
+        if n in self.outputs or (len(reads) > 1 and any(v < 0 or v in self.outputs for v in reads)):
+            return []
+        view = "alias" if len(reads) == 1 else "in_place"
+        return [Column((n,), tuple((v, PLAIN) for v in reads), ((n, PLAIN),), self.level[n], view)]
 
     def _drops(self, nodes: tuple[int, ...], full: list[int]) -> list[tuple[int, ...]]:
         inside = [v for v in full if v in self.cheap and any(v in self.reads[m] for m in nodes)]
@@ -172,9 +183,9 @@ def brute_force(problem: Problem, costs: Costs, limit: int = 400_000) -> float |
     return None if steps > limit else best
 
 
-def compare(seed: int) -> tuple[str, int]:
-    """What is wrong with the solver on one random problem ("" for nothing), and the number of columns."""
-    maker = Maker(seed)
+def compare(seed: int, views: bool = False) -> tuple[str, int]:
+    """What is wrong with the solver on one random problem ("" for nothing), and the number of columns; `views`: one with many of them."""
+    maker = Maker(seed, views=views)
     problem = maker.problem()
     costs = maker.costs(problem)
     wanted = brute_force(problem, costs)
@@ -204,7 +215,7 @@ def main() -> None:
     start = time.monotonic()
     wrong = skipped = columns = 0
     for seed in range(count):
-        fault, size = compare(seed)
+        fault, size = compare(seed, views=seed % 4 == 3)
         columns += size
         skipped += fault == "too large"
         if fault and fault != "too large":

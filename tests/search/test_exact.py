@@ -86,7 +86,7 @@ class Setup:
 
 @pytest.mark.parametrize("first", range(0, 300, 20))
 def test_the_optimum_is_the_one_of_trying_everything(first: int) -> None:
-    faults = {seed: compare(seed)[0] for seed in range(first, first + 20)}
+    faults = {seed: compare(seed, views=seed % 4 == 3)[0] for seed in range(first, first + 20)}
     assert sum(f == "too large" for f in faults.values()) <= 3
     assert {seed: f for seed, f in faults.items() if f not in ("", "too large")} == {}
 
