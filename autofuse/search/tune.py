@@ -42,8 +42,8 @@ from autofuse.search.stored import stored_studies
 from autofuse.search.studies_file import StudiesFile
 
 _STORAGE_SECONDS = 2.0
-_ENUMERATION = 0.15
-"""The part of the time for plans that enumerating regions may take."""
+_ENUMERATION = 0.3
+"""The part of the time for plans that enumerating and pricing regions may take."""
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 

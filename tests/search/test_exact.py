@@ -322,6 +322,22 @@ def _all_variants(setup: Setup) -> dict[str, Variant]:
     return found
 
 
+def test_without_time_the_landmarks_can_still_be_solved() -> None:
+    setup = Setup(import_model(load_model("sample:squeezenet")))
+    sampler = ExactPlanSampler(setup.planner, FAST, enough=lambda: True)
+    landmarks = (setup.partitioner.unfused(), setup.partitioner.greedy())
+    fused = {r for p in landmarks for r in p.regions}
+    assert {c.region for c in sampler.model.choices if len(c.region.nodes) > 1} == {
+        r for r in fused if len(r.nodes) > 1
+    }
+    solution, _ = sampler.solve(guess)
+    assert solution is not None
+    assert (
+        solution.seconds
+        <= min(setup.planner.seconds(setup.planner.plan(p, "") or pytest.fail()) for p in landmarks) * 1.0001
+    )
+
+
 def test_a_certificate_says_what_it_covers() -> None:
     enumerated = enumerate_regions(Partitioner(mlp(), HOST))
     some = Certificate(enumerated, 20, 9, 0.98e-3, 1e-3, 4, 1, 2)

@@ -26,6 +26,8 @@ class Certificate:
     open: int
     given_up: int
     corrections: int
+    left_out: int = 0
+    """Regions that were not priced for lack of time."""
 
     @property
     def gap(self) -> float:
@@ -36,7 +38,7 @@ class Certificate:
 
     def text(self) -> str:
         """The certificate."""
-        count = f"{len(self.enumerated.regions):,} enumerated regions"
+        count = f"{len(self.enumerated.regions) - self.left_out:,} enumerated regions"
         if math.isnan(self.gap):
             head = f"Nothing is proven of the best plan: no plan of the {count} has all its kernels measured"
         elif self.gap < 5e-4:
@@ -50,8 +52,9 @@ class Certificate:
             parts.append(f"{self.given_up} kernels could not be measured, or not in time")
         if self.corrections:
             parts.append(f"{self.corrections} kernels were faster than their bounds, which were corrected")
+        late = f", {self.left_out:,} of them left out for lack of time" if self.left_out else ""
         scope = (
-            f"Scope: {self.enumerated.scope()}; {self.signatures:,} of them are distinct; kernel times are added up, as if kernels did not "
+            f"Scope: {self.enumerated.scope()}{late}; {self.signatures:,} of them are distinct; kernel times are added up, as if kernels did not "
             f"disturb each other; a kernel counts as searched after {CLOSED_AFTER} schedules, or at {NEAR:g} times the fastest of its "
             f"region, and until then {100 * HEADROOM:.0f} % are allowed for; each value has one maker."
         )

@@ -70,6 +70,10 @@ class Pricing:
             self._prices[program.signature] = kept
         return kept[2].get(way, _NEVER)
 
+    def prepare(self, program: RegionProgram) -> None:
+        """Price a region for the first time."""
+        self.studies.options(program)
+
     def check(self, program: RegionProgram) -> None:
         """Correct the bounds by what was measured of a program."""
         for o in self.studies.options(program):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.engine.assign import reorder_program
@@ -62,7 +62,11 @@ class Layouts:
 
 
 class Model:
-    """The columns of a graph. `program` gives (and remembers) the program of a region."""
+    """The columns of a graph. `program` gives (and remembers) the program of a region.
+
+    Regions are priced here for the first time, which takes the longest; once `out_of_time`, only single nodes and those to be `kept` are still
+    taken, and the others counted in `left_out`.
+    """
 
     def __init__(
         self,
@@ -70,12 +74,15 @@ class Model:
         enumerated: Enumerated,
         pricing: Pricing,
         program: Callable[[Region], RegionProgram],
+        kept: Collection[Region] = (),
+        out_of_time: Callable[[], bool] = lambda: False,
     ) -> None:
         self.graph = partitioner.graph
         self.pricing = pricing
         self.layouts = Layouts(self.graph)
         self._node_level, self._value_level = _levels(self.graph)
         self.choices: list[Choice] = []
+        self.left_out = 0
         columns: list[Column] = []
         for n in self.graph.nodes:
             if not n.kind.has_kernel:
@@ -86,7 +93,11 @@ class Model:
             level = self._node_level[region.nodes[0]]
             if any(self._node_level[n] != level for n in region.nodes):
                 continue  # its kernels would run partly before, partly behind a Host step
+            if out_of_time() and len(region.nodes) > 1 and region not in kept:
+                self.left_out += 1
+                continue
             shared = program(region)
+            self.pricing.prepare(shared)
             for way in pricing.ways(shared):
                 if way.view and not self._may_view(region, way.view):
                     continue

@@ -55,7 +55,7 @@ class _Token:
 
 
 class ExactPlanSampler:
-    """Proposes optima of the integer program. `enough` tells, while regions are enumerated, that time is up."""
+    """Proposes optima of the integer program. `enough` tells, while regions are enumerated and priced, that time is up."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class ExactPlanSampler:
         landmarks = (partitioner.unfused(), partitioner.greedy())
         self.enumerated: Enumerated = enumerate_regions(partitioner, landmarks, limits, enough)
         self.pricing = Pricing(planner.studies, Bounds.of(reached, planner.bench.target))
-        self.model = Model(partitioner, self.enumerated, self.pricing, planner.program)
+        kept = frozenset(r for p in landmarks for r in p.regions)
+        self.model = Model(partitioner, self.enumerated, self.pricing, planner.program, kept, enough)
         self._solver = BlockSolver(self.model.problem)
         self._solve_seconds = solve_seconds
         self._setting = Setting(planner.bench.target, planner.bench.threads, planner.accuracy)
@@ -123,6 +124,7 @@ class ExactPlanSampler:
         self._bracket()
         return Certificate(
             enumerated=self.enumerated,
+            left_out=self.model.left_out,
             kernels=self._measured(),
             signatures=self.model.signatures,
             lower=self._lower,
