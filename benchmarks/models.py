@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,12 @@ PAUSE_SECONDS = 0.025
 CHAINS = ("gelu", "layernorm", "rmsnorm", "softmax", "swiglu", "rotary", "groupnorm")
 
 
-def trained(folder: Path) -> list[dict[str, Any]]:
-    """The entries of trained.toml whose files lie below a folder."""
-    table = tomllib.loads((Path(__file__).parent / "trained.toml").read_text())["model"]
+def trained(folder: Path, kinds: Sequence[str] = ("model",)) -> list[dict[str, Any]]:
+    """The entries of trained.toml whose files lie below a folder; of kind "model" are those that are timed, of kind "also" the others."""
+    table = tomllib.loads((Path(__file__).parent / "trained.toml").read_text())
     files = sorted(folder.rglob("*.onnx"))
     found = []
-    for entry in table:
+    for entry in (e for kind in kinds for e in table[kind]):
         match = next((f for f in files if str(f).endswith("/" + entry["file"])), None)
         if match is None:
             print(f"{entry['name']}: no file ends with {entry['file']}", file=sys.stderr)

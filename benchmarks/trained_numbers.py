@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +24,11 @@ from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
 
 sys.path.insert(0, str(Path(__file__).parent))
-from models import error_of, feeds
+from models import error_of, feeds, trained
 from peers import oracle_session
 
 TOLERANCE = 1e-3
 """Of the largest magnitude of the reference, as tunes use it."""
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    """All entries of trained.toml, timed or not, whose files lie below a folder."""
-    table = tomllib.loads((Path(__file__).parent / "trained.toml").read_text())
-    files = sorted(folder.rglob("*.onnx"))
-    found = []
-    for entry in (*table["model"], *table["also"]):
-        match = next((f for f in files if str(f).endswith("/" + entry["file"])), None)
-        if match is None:
-            print(f"{entry['name']}: no file ends with {entry['file']}", file=sys.stderr)
-        else:
-            found.append({**entry, "model": str(match)})
-    return found
 
 
 def compare(entry: dict[str, Any], threads: int) -> bool:
@@ -84,7 +69,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="names that contain this")
     args = parser.parse_args()
-    good = [compare(e, args.threads) for e in entries(args.folder) if args.only in e["name"]]
+    good = [compare(e, args.threads) for e in trained(args.folder, ("model", "also")) if args.only in e["name"]]
     print(f"{sum(good)} of {len(good)} agree with onnxruntime without optimisations")
     sys.exit(0 if all(good) else 3)
 

@@ -14,6 +14,7 @@ from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
 from autofuse.errors import InputError, ShapeError
 from autofuse.importer.importing import defaults, import_model
+from autofuse.importer.proto import stored_names
 from autofuse.ir.graph import Graph
 
 LIMIT = 8
@@ -39,8 +40,7 @@ class Engines:
         self._device = device
         self._plan_for = plan_for
         self._defaults = defaults(model)
-        stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
-        self._fixed = stored - self._defaults
+        self._fixed = stored_names(model.graph) - self._defaults
         self._made: list[_Made] = []
         self._specialised = 0
 

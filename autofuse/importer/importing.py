@@ -90,8 +90,7 @@ def defaults(model: ModelProto) -> frozenset[str]:
     """The inputs that have a default value, which may be fed or left out."""
     if model.ir_version < 4:
         return frozenset()
-    stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
-    return frozenset(i.name for i in model.graph.input if i.name in stored)
+    return frozenset(i.name for i in model.graph.input) & proto.stored_names(model.graph)
 
 
 def _inputs(

@@ -40,10 +40,14 @@ def captured(node: NodeProto) -> list[str]:
     return list(dict.fromkeys(name for g in subgraphs(node) for name in free_names(g)))
 
 
+def stored_names(graph: GraphProto) -> set[str]:
+    """The names of a graph's initializers, dense and sparse."""
+    return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+
+
 def free_names(graph: GraphProto) -> list[str]:
     """Outer values that a subgraph reads, each once, in order of first use."""
-    inner = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    inner |= {t.values.name for t in graph.sparse_initializer}
+    inner = {i.name for i in graph.input} | stored_names(graph)
     inner |= {o for n in graph.node for o in n.output}
     read = [name for n in graph.node for name in [*n.input, *captured(n)]] + [o.name for o in graph.output]
     return [name for name in dict.fromkeys(read) if name and name not in inner]

@@ -37,12 +37,11 @@ from autofuse.measure.reference import evaluate_program
 from autofuse.ops import evaluate as ev
 from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.builder import Builder
-from autofuse.ops.declare import Call
 from autofuse.ops.table import OPERATORS
 from tests.kernels.test_cuda_emulated import broken
 
 sys.path.append(str(Path(__file__).parent.parent / "ops"))
-from op_calls import draw, stored
+from op_calls import emitted
 
 OPERATORS_ALONE = ("ScatterElements", "Scatter", "ScatterND", "MaxUnpool", "TopK", "CumSum", "CumProd", "Det")
 
@@ -63,20 +62,7 @@ def case_of(graph: Graph, arrays: dict[ValueId, np.ndarray]) -> Case | None:
 
 
 def sample_case(name: str, k: int) -> Case | None:
-    op = OPERATORS["", name]
-    sample = op.samples[k]
-    b = Builder()
-    ids: list[ValueId | None] = []
-    arrays: dict[ValueId, np.ndarray] = {}
-    for j, x in enumerate(draw(sample)):
-        if x is None:
-            ids.append(None)
-            continue
-        v = b.constant(x) if j in sample.constant else b.input(f"x{j}", from_numpy(x.dtype), x.shape)
-        ids.append(v)
-        arrays[v] = x
-    made = op.emit(Call(name, "", sample.opset, tuple(ids), stored(sample.attributes), (True,) * sample.outputs, b))
-    return case_of(b.graph([(f"y{j}", v) for j, v in enumerate(made) if v is not None]), arrays)
+    return case_of(*emitted(("", name), OPERATORS["", name].samples[k]))
 
 
 SAMPLES = [

@@ -14,38 +14,17 @@ from lockstep import run
 
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.region import Region, program_of
-from autofuse.ir.dtype import from_numpy
 from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.stage import Stage
 from autofuse.kernels.contract_cuda import ContractCuda
 from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.reduce_cuda import ReduceCuda
-from autofuse.ops.builder import Builder
-from autofuse.ops.declare import Call, Sample
 from autofuse.ops.table import OPERATORS
 
 sys.path.append(str(Path(__file__).parent.parent / "ops"))
-from op_calls import draw, stored
+from op_calls import emitted
 
 FAMILIES = (MapCuda(), ReduceCuda(), ContractCuda())
-
-
-def emitted(key: tuple[str, str], sample: Sample) -> tuple[Graph, dict[ValueId, np.ndarray]]:
-    """The graph that a sample emits, and its inputs."""
-    b = Builder()
-    ids: list[ValueId | None] = []
-    arrays: dict[ValueId, np.ndarray] = {}
-    for k, x in enumerate(draw(sample)):
-        if x is None:
-            ids.append(None)
-            continue
-        v = b.constant(x) if k in sample.constant else b.input(f"x{k}", from_numpy(x.dtype), x.shape)
-        ids.append(v)
-        arrays[v] = x
-    call = Call(key[1], key[0], sample.opset, tuple(ids), stored(sample.attributes), (True,) * sample.outputs, b)
-    made = OPERATORS[key].emit(call)
-    graph = b.graph([(f"y{k}", v) for k, v in enumerate(made) if v is not None])
-    return graph, {**arrays, **graph.constants}
 
 
 def regions(graph: Graph, values: dict[ValueId, np.ndarray]) -> Iterator[Case]:

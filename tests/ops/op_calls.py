@@ -10,13 +10,13 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autofuse.ir.dtype import from_numpy
-from autofuse.ir.graph import verify
+from autofuse.ir.graph import Graph, ValueId, verify
 from autofuse.ir.stage import Alone
 from autofuse.ops import evaluate as ev
 from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.builder import Builder
 from autofuse.ops.declare import Call, Op, Sample, Unsupported
-from autofuse.ops.table import find
+from autofuse.ops.table import OPERATORS, find
 
 DOMAINS = {"ai.onnx.ml": 4, "ai.onnx.preview.training": 1}
 """The standard's other domains, which the reference evaluator knows, and the version that samples are of."""
@@ -155,3 +155,21 @@ def close(got: np.ndarray, want: np.ndarray, tol: float | None = None) -> None:
         return
     tol = tolerance(got.dtype) if tol is None else tol
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tol, atol=tol)
+
+
+def emitted(key: tuple[str, str], sample: Sample) -> tuple[Graph, dict[ValueId, np.ndarray]]:
+    """The graph that a sample emits, and its inputs."""
+    b = Builder()
+    ids: list[ValueId | None] = []
+    arrays: dict[ValueId, np.ndarray] = {}
+    for k, x in enumerate(draw(sample)):
+        if x is None:
+            ids.append(None)
+            continue
+        v = b.constant(x) if k in sample.constant else b.input(f"x{k}", from_numpy(x.dtype), x.shape)
+        ids.append(v)
+        arrays[v] = x
+    call = Call(key[1], key[0], sample.opset, tuple(ids), stored(sample.attributes), (True,) * sample.outputs, b)
+    made = OPERATORS[key].emit(call)
+    graph = b.graph([(f"y{k}", v) for k, v in enumerate(made) if v is not None])
+    return graph, {**arrays, **graph.constants}
