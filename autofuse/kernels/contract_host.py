@@ -173,7 +173,7 @@ class _Kernel:
     def _panel_is_clean(self, start: int, size: int) -> bool:
         """Whether all lanes of a panel exist and none touches a border."""
         p = self.p
-        if start + size > (p.n.extent or 1):
+        if start + -(-size // p.lanes) * p.lanes > (p.n.extent or 1):
             return False
         inside = ix.add(const(start), var("ntest", size)) if size > 1 else const(start)
         return self.pack or all(holds(a, {p.n: inside}) for a in self.panel_conditions)
