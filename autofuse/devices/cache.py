@@ -1,8 +1,9 @@
 """The cache of compiled kernels: content-addressed files that several processes share.
 
 An entry is a file named by its key (a SHA-256 of everything that the machine code depends on) and a suffix. It is
-written under another name and renamed, so a reader sees all of it or nothing. Its modification time is the time of its
-last use, which is what pruning goes by. Removing an entry that a process has loaded does no harm: the file lives until
+written under another name and renamed, so a reader sees all of it or nothing, and ends in a seal: its own digest (libraries only: their loaders pass over what follows). What a crash of the machine or a failing disk left of a
+library is never loaded: one that was cut short may load, and end the process when it runs. Where a library cannot be written, it is kept
+for this process in a temporary folder. A file's modification time is the time of its last use, which is what pruning goes by. Removing an entry that a process has loaded does no harm: the file lives until
 it is closed.
 """
 
@@ -23,6 +24,7 @@ DEFAULT_LIMIT = 2 << 30
 _SCAN_EVERY = 64  # writes of one process between two looks at the cache's size
 _STALE_SECONDS = 3600.0  # a temporary file this old was left by a process that died
 _TEMPORARY = ".writing-"
+_MARK = b"autofuse seal 1:"
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,31 @@ def content_key(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
+def _seal(data: bytes) -> bytes:
+    return _MARK + hashlib.sha256(data).digest()
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a file ends in the digest of what is before it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    end = len(data) - len(_MARK) - hashlib.sha256().digest_size
+    return end > 0 and data[end:] == _seal(data[:end])
+
+
 class KernelCache:
     """A folder of compiled kernels, at most about `limit` bytes large."""
 
     def __init__(self, root: Path | None = None, limit: int = DEFAULT_LIMIT) -> None:
         self.root = (root if root is not None else default_root()) / "kernels"
         self.limit = limit
+        self.trouble = ""
+        """Why entries are kept for this process only, where they are."""
         self._writes = itertools.count(1)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._kept: dict[str, Path] = {}
 
     def _path(self, key: str, suffix: str) -> Path:
         return self.root / key[:2] / f"{key}{suffix}"
@@ -97,13 +117,42 @@ class KernelCache:
             self.prune()
         return path
 
+    def get_file(self, key: str, suffix: str) -> Path | None:
+        """The file of an entry that `put_file` made; None where there is none, or where it is not whole any more."""
+        kept = self._kept.get(key + suffix)
+        if kept is not None and kept.is_file():
+            return kept
+        path = self.get(key, suffix)
+        if path is None or _is_sealed(path):
+            return path
+        with contextlib.suppress(StorageError):
+            self.discard(key, suffix)
+        return None
+
     def put_file(self, key: str, suffix: str, source: Path) -> Path:
-        """Add a finished file's contents as an entry."""
+        """Add a finished library's contents as an entry, with its seal. Where the cache cannot be written, the library is kept for this
+        process only, and `trouble` says so."""
         try:
             data = source.read_bytes()
         except OSError as e:
             raise StorageError(f"the compiled kernel {source} cannot be read: {e.strerror or e}") from e
-        return self.put(key, suffix, data)
+        sealed = data + _seal(data)
+        try:
+            return self.put(key, suffix, sealed)
+        except StorageError as e:
+            self.trouble = f"{e} Until then kernels are compiled anew in every run."
+            return self._keep(key, suffix, sealed, e)
+
+    def _keep(self, key: str, suffix: str, data: bytes, error: StorageError) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="autofuse-kernels-")
+        path = Path(self._folder.name) / f"{key}{suffix}"
+        try:
+            path.write_bytes(data)
+        except OSError as e:
+            raise StorageError(f"{error} Temporary files cannot be written, either: {e.strerror or e}.") from e
+        self._kept[key + suffix] = path
+        return path
 
     def discard(self, key: str, suffix: str) -> None:
         """Remove an entry (a damaged one, say); none there is no error."""

@@ -21,7 +21,7 @@ from autofuse.devices.cpuinfo import host_info, host_target, usable_cores
 from autofuse.devices.memory import ALIGNMENT, Memory, OutputPool, aligned_copy, is_aligned
 from autofuse.devices.team import CLaunch, CProgram, Library, Team
 from autofuse.devices.toolchain import compile_shared, find_toolchain
-from autofuse.errors import CompileError, InputError, LaunchError, UsageError
+from autofuse.errors import AutofuseError, CompileError, InputError, LaunchError, StorageError, UsageError
 from autofuse.ir.target import Target
 from autofuse.loops.ir import Kernel
 from autofuse.render.cpp import PRELUDE, render_cpp
@@ -57,6 +57,11 @@ class CpuDevice:
         """Threads of the team."""
         return self._threads
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of compiling here."""
+        return (self._cache.trouble,) if self._cache.trouble else ()
+
     def text(self, kernel: Kernel) -> str:
         """The kernel as C++; CompileError where the host has no rendering of something in it."""
         # by identity: hashing a kernel walks all of it; the kernel is kept so that its identity stays its own
@@ -76,27 +81,34 @@ class CpuDevice:
                 texts.append(self.text(k))
             except CompileError as e:
                 texts.append(e)
+        find_toolchain()  # without a compiler nothing goes; one that fails later costs only the kernels that it fails on
         families = {t: k.family for t, k in zip(texts, kernels, strict=True) if isinstance(t, str)}
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             made = dict(zip(families, pool.map(self._compile, families, families.values()), strict=True))
         return [made[t] if isinstance(t, str) else t for t in texts]
 
-    def _compile(self, text: str, family: str) -> Compiled | CompileError:
+    def _compile(self, text: str, family: str) -> Compiled | AutofuseError:
+        """A kernel, or why there is none: the compiler refused it, or is gone, or the disk is full."""
         toolchain = find_toolchain()
         flags = toolchain.flags(self._target.vector_bytes)
         key = content_key(text, _prelude_digest(), toolchain.identity, " ".join(flags), host_info().key)
-        path = self._cache.get(key, ".so")
+        path = self._cache.get_file(key, ".so")
         if path is not None:
             return Compiled(key, text, str(path), Resources())
         start = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="autofuse-") as folder:
-            source, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
-            source.write_text(text)
-            try:
+        try:
+            with tempfile.TemporaryDirectory(prefix="autofuse-") as folder:
+                source, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
+                source.write_text(text)
                 compile_shared(toolchain, source, built, flags, (PRELUDE,), f"kernel {family}")
-            except CompileError as e:
-                return e
-            path = self._cache.put_file(key, ".so", built)
+                path = self._cache.put_file(key, ".so", built)
+        except AutofuseError as e:
+            return e
+        except OSError as e:
+            return StorageError(
+                f"kernel {family}: temporary files cannot be written in {tempfile.gettempdir()}: {e.strerror or e}. "
+                "Free space there, or set TMPDIR to a folder that can be written."
+            )
         return Compiled(key, text, str(path), Resources(seconds=time.perf_counter() - start))
 
     def load(self, program: Program) -> CpuExecutable:

@@ -82,7 +82,7 @@ class EmulationCompiler:
         """Compile one kernel. CompileError where the host's compiler refuses it."""
         source = emulation_source(kernel, text)
         key = content_key(source, *(prelude(h) for h in HEADERS), self.toolchain.identity, *self.flags)
-        found = self.cache.get(key, ".so")
+        found = self.cache.get_file(key, ".so")
         seconds = 0.0
         if found is None:
             start = time.perf_counter()

@@ -43,7 +43,7 @@ def runtime() -> ctypes.CDLL:
     flags = toolchain.flags()
     text = _SOURCE.read_text()
     key = content_key("runtime", text, toolchain.identity, " ".join(flags), host_info().key)
-    path = cache.get(key, ".so")
+    path = cache.get_file(key, ".so")
     if path is None:
         with tempfile.TemporaryDirectory(prefix="autofuse-") as folder:
             built = Path(folder) / "team.so"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +19,11 @@ from pathlib import Path
 from autofuse.errors import CompileError, ToolchainError
 
 _SHOWN_LINES = 12
-_TIMEOUT_SECONDS = 300.0
+COMPILE_SECONDS = 120.0
+"""A compiler that takes longer is ended, with all that it has started; it gets no more processor time than that, either."""
+COMPILE_BYTES = 4 << 30
+"""Address space of a compiler: what needs more is no kernel but an accident."""
+_LIMITED = ("/bin/sh", "-c", 'ulimit -t "$0"; test "$1" = 0 || ulimit -v "$1"; shift; exec "$@"')
 
 
 @dataclass(frozen=True)
@@ -131,14 +137,62 @@ def compile_shared(
     paths = [f"-I{folder}" for folder in includes]
     command = [*toolchain.command, *flags, *paths, str(source), "-o", str(output), *libraries]
     name = what or source.name
+    code, said = _compiled(toolchain, command, name)
+    if _was_ended(code, said):
+        # Somebody ended it, or the system did for want of memory: that says nothing of the kernel, so it is tried once more.
+        code, said = _compiled(toolchain, command, name)
+    if code != 0:
+        raise CompileError(f"{name}: {toolchain.version} refused it:\n{first_lines(said)}")
+
+
+def _compiled(toolchain: Toolchain, command: Sequence[str], name: str) -> tuple[int, str]:
+    """Run a compiler within limits of time and memory; its exit code and what it said.
+
+    It is ended with all that it started: a driver that is killed alone leaves the compiler proper running, on a core that
+    kernels are timed on.
+    """
+    memory = 0 if toolchain.is_zig else COMPILE_BYTES >> 10
+    limited = [*_LIMITED, str(int(COMPILE_SECONDS)), str(memory), *command]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired as e:
-        raise CompileError(f"{name}: {toolchain.command[0]} did not finish in {_TIMEOUT_SECONDS:.0f} s") from e
+        process = subprocess.Popen(
+            limited,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
     except OSError as e:
-        raise ToolchainError(f"{shlex.join(toolchain.command)} cannot be started: {e.strerror or e}") from e
-    if done.returncode != 0:
-        raise CompileError(f"{name}: {toolchain.version} refused it:\n{first_lines(done.stderr or done.stdout)}")
+        raise ToolchainError(
+            f"{shlex.join(toolchain.command)} cannot be started: {e.strerror or e}. Install g++ or clang++, or set CXX."
+        ) from e
+    with process:
+        try:
+            out, said = process.communicate(timeout=COMPILE_SECONDS)
+        except subprocess.TimeoutExpired as e:
+            _end_all(process)
+            raise CompileError(f"{name}: {toolchain.command[0]} did not finish in {COMPILE_SECONDS:.0f} s") from e
+        except BaseException:
+            _end_all(process)
+            raise
+    code = process.returncode
+    if code in (126, 127):
+        raise ToolchainError(
+            f"{shlex.join(toolchain.command)} cannot be started: {first_lines(said, 1).strip()}. "
+            "It was there before: install it again, or set CXX to another compiler."
+        )
+    return code, said or out or ("" if code >= 0 else f"it was ended by signal {-code}")
+
+
+def _end_all(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _was_ended(code: int, said: str) -> bool:
+    """Whether a compiler was killed from outside."""
+    return code == -signal.SIGKILL or (code != 0 and "Killed signal terminated program" in said)
 
 
 def first_lines(text: str, count: int = _SHOWN_LINES) -> str:
