@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from autofuse.report.folder import check_writable, write_results
 from autofuse.report.places import saved_plans
 from autofuse.report.results import Results, open_results
 from autofuse.search import tune as search
+from autofuse.search.interrupts import Interrupts
 from autofuse.search.progress import Progress, silent
 
 ACCURACIES = ("exact", "default", "fast")
@@ -97,29 +98,33 @@ def tune(
     opened = open_device(device, threads)
     name = arguments.model_name(model)
     check_writable(Path(output))
-    outcome = search.tune(
-        graph,
-        opened,
-        model=name,
-        shapes=arguments.input_shapes(graph),
-        inputs=arguments.complete_inputs(graph, inputs, seed),
-        budget_seconds=seconds,
-        accuracy=accuracy,
-        seed=seed,
-        storage=storage,
-        spaces_dir=None if space is None else str(space),
-        trials=trials,
-        sampler=sampler,
-        tolerance=Tolerance(rtol, atol) if rtol is not None or atol is not None else None,
-        progress=progress,
-        baseline=baseline,
-        onnx_model=None if baseline is None else _for_peer(model, proto),
-        previous=_previous(graph, opened, Path(output), accuracy),
-        command=command or f"autofuse.tune({name!r})",
-    )
-    chosen = selected(outcome, opened, wish)
-    folder = write_results(chosen, Path(output), environment(opened))
-    return TuneResult(chosen.best, folder, chosen.interrupted)
+    found: list[str] = []
+    with Interrupts() as interrupts:
+        outcome = search.tune(
+            graph,
+            opened,
+            model=name,
+            shapes=arguments.input_shapes(graph),
+            inputs=arguments.complete_inputs(graph, inputs, seed),
+            budget_seconds=seconds,
+            accuracy=accuracy,
+            seed=seed,
+            storage=storage,
+            spaces_dir=None if space is None else str(space),
+            trials=trials,
+            sampler=sampler,
+            tolerance=Tolerance(rtol, atol) if rtol is not None or atol is not None else None,
+            progress=progress,
+            baseline=baseline,
+            onnx_model=None if baseline is None else _for_peer(model, proto),
+            previous=_previous(graph, opened, Path(output), accuracy, found),
+            command=command or f"autofuse.tune({name!r})",
+            interrupts=interrupts,
+        )
+        outcome = replace(outcome, notes=tuple(dict.fromkeys((*found, *outcome.notes))))
+        chosen = selected(outcome, opened, wish)
+        folder = write_results(chosen, Path(output), environment(opened))
+        return TuneResult(chosen.best, folder, chosen.interrupted or interrupts.came > 0)
 
 
 def _for_peer(model: Model, proto: ModelProto) -> bytes | str:
@@ -131,8 +136,8 @@ def _for_peer(model: Model, proto: ModelProto) -> bytes | str:
     return bytes(proto.SerializeToString())
 
 
-def _previous(graph: Graph, device: Device, output: Path, accuracy: str) -> Plan | None:
+def _previous(graph: Graph, device: Device, output: Path, accuracy: str, notes: list[str]) -> Plan | None:
     """The best plan of an earlier tune of this structure on this architecture, of the same accuracy and threads where there is one."""
-    plans = [p for _, p in saved_plans(output, graph.structural_hash, device.target) if p.accuracy == accuracy]
+    plans = [p for _, p in saved_plans(output, graph.structural_hash, device.target, notes) if p.accuracy == accuracy]
     same = [p for p in plans if p.threads == device.threads]
     return next(iter([*same, *plans]), None)

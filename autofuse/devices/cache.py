@@ -1,10 +1,11 @@
 """The cache of compiled kernels: content-addressed files that several processes share.
 
 An entry is a file named by its key (a SHA-256 of everything that the machine code depends on) and a suffix. It is
-written under another name and renamed, so a reader sees all of it or nothing, and ends in a seal: its own digest (libraries only: their loaders pass over what follows). What a crash of the machine or a failing disk left of a
-library is never loaded: one that was cut short may load, and end the process when it runs. Where a library cannot be written, it is kept
-for this process in a temporary folder. A file's modification time is the time of its last use, which is what pruning goes by. Removing an entry that a process has loaded does no harm: the file lives until
-it is closed.
+written under another name and renamed, so a reader sees all of it or nothing. A library ends in a seal, its own digest (loaders
+pass over what follows): what a crash of the machine or a failing disk left of one is never loaded, as it may load and end
+the process when it runs. Where a library cannot be written, it is kept for this process in a temporary folder. A file's
+modification time is the time of its last use, which is what pruning goes by. Removing an entry that a process has loaded does
+no harm: the file lives until it is closed.
 """
 
 from __future__ import annotations

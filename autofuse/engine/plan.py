@@ -123,6 +123,8 @@ def load_plan(path: Path) -> Plan:
         text = path.read_text()
     except OSError as error:
         raise PlanError(f"{path}: the plan cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path}: damaged plan: not text at byte {error.start}; tune again") from error
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -138,7 +140,7 @@ def plan_from_json(data: object, where: str) -> Plan:
         raise PlanError(f"{where}: plan format {data.get('format')!r} is unknown; this autofuse reads format {FORMAT}")
     try:
         return _decided(data)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise PlanError(f"{where}: damaged plan: {type(error).__name__}: {error}; tune again") from error
 
 

@@ -38,6 +38,9 @@ SIGNATURE = "calibration"
 NAMES = ("copy", "cached", "product", "launch")
 CACHED = 4.0
 """How many times faster than from memory the caches are taken to be where that was not measured."""
+_IMPOSSIBLE = 100.0
+STEADY = 1.25
+"""A calibration that is slower than the best by more than this was disturbed."""
 _PRODUCT = 768
 _ROW = 1024
 _LAUNCH_ELEMENTS = 16
@@ -57,6 +60,8 @@ class Reached:
     measured: bool
     cached: float = 0.0
     """0 where it is not known."""
+    steady: bool = True
+    """Whether what was measured now came near the best that was ever seen: no neighbour was busy."""
 
 
 def key_of(name: str) -> str:
@@ -70,13 +75,26 @@ def reached(rows: Mapping[str, Measurement], target: Target, threads: int) -> Re
     The best run of each counts: these are what the device can do, not what it did while something else was running.
     """
     assumed = rates(target, threads)
-    best = {name: min(m.samples_ns) * 1e-9 for name, m in rows.items() if m.ok}
+    best = {name: min(m.samples_ns) * 1e-9 for name, m in rows.items() if m.ok and plausible(m, target, threads)}
     return Reached(
         rows["copy"].bytes_model / best["copy"] if "copy" in best else assumed.bytes,
         rows["product"].flops / best["product"] if "product" in best else assumed.flops,
         best.get("launch", assumed.launch),
         all(name in best for name in NAMES),
         rows["cached"].bytes_model / best["cached"] if "cached" in best else CACHED * assumed.bytes,
+    )
+
+
+def plausible(m: Measurement, target: Target, threads: int) -> bool:
+    """Whether a calibration can be true: none is a hundred times faster than such a device, by any of its samples. A record that was
+    damaged would otherwise be the best for ever."""
+    assumed = rates(target, threads)
+    if not m.samples_ns:
+        return False
+    seconds = min(m.samples_ns) * 1e-9
+    return (
+        m.bytes_model / seconds <= CACHED * _IMPOSSIBLE * assumed.bytes
+        and m.flops / seconds <= _IMPOSSIBLE * assumed.flops
     )
 
 

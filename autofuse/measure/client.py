@@ -27,14 +27,15 @@ DeviceFactory = Callable[[], Device]
 
 class TrialFailed(AutofuseError):
     """A request failed: its status and reason. `handle` is what was running, -1 where nothing was. `died` tells whether the process is gone,
-    and with it all handles."""
+    and with it all handles; `killed` whether it was ended from outside (by hand, or by the system for want of memory)."""
 
-    def __init__(self, status: Status, reason: str, handle: int = -1, died: bool = False) -> None:
+    def __init__(self, status: Status, reason: str, handle: int = -1, died: bool = False, killed: bool = False) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
         self.handle = handle
         self.died = died
+        self.killed = killed
 
 
 class WorkerClient:
@@ -128,7 +129,7 @@ class WorkerClient:
                 if not connection.poll(max(0.0, deadline - time.monotonic())):
                     self._abandon()
                     raise TrialFailed(Status.TIMEOUT, f"no answer within {limit:.3g} s", handle, died=True)
-                reply = connection.recv()
+                reply = self._received(connection, handle)
                 match reply:
                     case At():
                         handle = reply.handle
@@ -145,6 +146,21 @@ class WorkerClient:
                 self._abandon()
             raise
 
+    def _received(self, connection: Connection, handle: int) -> object:
+        """A message. A candidate may have written over the memory of its process: what comes then means nothing."""
+        try:
+            reply: object = connection.recv()
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as e:  # unpickling what is no pickle may raise anything
+            self._abandon()
+            said = f"the process answered garbage ({type(e).__name__})"
+            raise TrialFailed(Status.CRASHED, said, handle, died=True) from e
+        if not isinstance(reply, At | Done | Failed):
+            self._abandon()
+            raise TrialFailed(Status.CRASHED, f"the process answered {type(reply).__name__}", handle, died=True)
+        return reply
+
     def _abandon(self) -> None:
         self._kill()
         self.stop()
@@ -159,7 +175,8 @@ class WorkerClient:
                 self._kill()
         said = self._last_words()
         self.stop()
-        return TrialFailed(Status.CRASHED, f"{_how_it_ended(code)}{said}", handle, died=True)
+        killed = code == -signal.SIGKILL
+        return TrialFailed(Status.CRASHED, f"{_how_it_ended(code)}{said}", handle, died=True, killed=killed)
 
     def _last_words(self) -> str:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.measure import arrays
 from autofuse.measure.bench import Choice
-from autofuse.measure.calibrate import NAMES, Reached, calibration_kernels, key_of, reached
+from autofuse.measure.calibrate import NAMES, STEADY, Reached, calibration_kernels, key_of, plausible, reached
 from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
 from autofuse.measure.compiling import compile_choices, compile_plan
 from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
@@ -46,6 +46,7 @@ from autofuse.measure.racing import RaceRules, race
 from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.measure.result import Measurement, Opened, Status
+from autofuse.measure.scratch import Scratch
 
 _OPEN_BYTES = 1 << 30
 _MOST_OPEN = 16
@@ -86,7 +87,8 @@ class DeviceBench:
         self.notes: list[str] = []
         self.oracle = ""
         self.checks_first_plan = False
-        self._folder = tempfile.TemporaryDirectory(prefix="autofuse-")
+        self._folder = Scratch()
+        self.notes += self._folder.notes
         self._inputs = inputs
         usable = 0 if device.target.is_cuda else _usable_memory()
         self._client = WorkerClient(factory, device.threads, memory if memory is not None else usable)
@@ -94,6 +96,8 @@ class DeviceBench:
         self._opened: dict[int, tuple[Request, int, float]] = {}
         self._failures: dict[int, tuple[Status, str]] = {}
         self._model_ready = False
+        self._unwritten: dict[tuple[str, str], Measurement] = {}
+        self._trouble = ""
         # Weights that all fit the last cache together stay in it from run to run; only larger models read them from memory.
         weights = sum(a.nbytes for a in graph.constants.values())
         self._rotate = 0 if weights <= device.target.l3 // 2 else min(weights, 2 * max(device.target.l3, 1))
@@ -131,7 +135,7 @@ class DeviceBench:
             self._store(out)
             return out
         try:
-            self._client.ask(Prepare(program, dict(constants), self._folder.name), self.limits.prepare)
+            self._ask(Prepare(program, dict(constants), self._folder.name), self.limits.prepare)
         except TrialFailed as e:
             reason = f"its reference could not be computed: {e.reason}"
             return [replace(m, reason=reason) if k in todo else m for k, m in enumerate(out)]
@@ -142,10 +146,10 @@ class DeviceBench:
             part = todo[first : first + at_once]
             for k, m in self._batch({k: choices[k] for k in part}, {k: out[k] for k in part}, deadline).items():
                 out[k] = m
+            self._store([out[k] for k in part])
         for k, twin in twins.items():
             m = out[twin]
             out[k] = replace(out[k], status=m.status, reason=m.reason, samples_ns=m.samples_ns, error=m.error)
-        self._store([m for k, m in enumerate(out) if k not in twins])
         return out
 
     def compile(self, choices: Sequence[Choice]) -> None:
@@ -184,6 +188,8 @@ class DeviceBench:
             if opened.ok:
                 handles[k] = request.handle
                 self._opened[request.handle] = (request, self._client.generation, limit)
+            elif opened.status is not Status.SKIPPED:
+                self._store([out[k]])  # before the next one is loaded, which may end this process or the machine
         place = {h: k for k, h in handles.items()}
 
         def enough() -> bool:
@@ -214,13 +220,20 @@ class DeviceBench:
             return {}
 
     def _store(self, rows: Sequence[Measurement]) -> None:
+        """Write rows down. What cannot be written now is tried again with the next rows, and at the end."""
         if self.records is None:
             return
+        # What the budget skipped was not observed: it stays open.
+        for m in rows:
+            if m.key and m.status is not Status.SKIPPED and not m.cached:
+                self._unwritten[m.key, m.state] = m
+        if not self._unwritten:
+            return
         try:
-            # What the budget skipped was not observed: it stays open.
-            self.records.add([m for m in rows if m.key and m.status is not Status.SKIPPED])
+            self.records.add(list(self._unwritten.values()))
+            self._unwritten.clear()
         except StorageError as e:
-            self._note(str(e))
+            self._trouble = str(e)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -230,17 +243,26 @@ class DeviceBench:
         """See Bench."""
         keys = {key_of(name): name for name in NAMES}
         rows = {keys[k]: m for k, m in self._known(list(keys), "warm").items()}
+        steady = False
         # Measured in every tune: a record may be of a moment when something else was running. The best runs of all tunes count.
         if time.monotonic() < deadline:
             try:
                 self.device.compile(calibration_kernels(self.target, self.threads))
-                found = self._client.ask(Calibrate(), self.limits.prepare)
-                assert isinstance(found, dict)
+                found = self._ask(Calibrate(), self.limits.prepare)
+                if not isinstance(found, dict):
+                    raise LaunchError(f"the process answered {type(found).__name__}")
+                for name, m in list(rows.items()):
+                    if not plausible(m, self.target, self.threads):
+                        self._note(
+                            f"a recorded calibration ({name}) cannot be true: it is not used, and measured again"
+                        )
+                        rows.pop(name)
+                steady = all(_near_best(m, rows.get(name)) for name, m in found.items())
                 rows = {name: _merged(m, rows.get(name)) for name, m in found.items()}
                 self._store(list(rows.values()))
             except (TrialFailed, LaunchError) as e:
                 self._note(f"the device could not be calibrated: {e}")
-        return reached(rows, self.target, self.threads)
+        return replace(reached(rows, self.target, self.threads), steady=steady)
 
     # ---- plans
 
@@ -274,14 +296,20 @@ class DeviceBench:
         """See Bench."""
         if self._model_ready:
             return
-        self._path("graph.pickle").write_bytes(pickle.dumps(self.graph, protocol=pickle.HIGHEST_PROTOCOL))
-        arrays.save(str(self._path("inputs.npz")), self._inputs)
+        try:
+            self._path("graph.pickle").write_bytes(pickle.dumps(self.graph, protocol=pickle.HIGHEST_PROTOCOL))
+            arrays.save(str(self._path("inputs.npz")), self._inputs)
+        except OSError as e:
+            raise StorageError(
+                f"{self._folder.name}: the model cannot be handed to the measuring process: {e.strerror or e}. "
+                "Free space there, or set TMPDIR to a folder that can be written."
+            ) from e
         self.oracle = "the outputs of the first plan (its kernels were checked one by one against float64 numpy)"
         self.checks_first_plan = True
         if graph_flops(self.graph) <= WHOLE_FLOPS:
             request = WriteReference(*(str(self._path(n)) for n in ("graph.pickle", "inputs.npz", "wanted.npz")))
             try:
-                self._client.ask(request, self.limits.model)
+                self._ask(request, self.limits.model)
                 self.oracle = "the whole model in float64 numpy"
                 self.checks_first_plan = False
             except TrialFailed as e:
@@ -316,14 +344,23 @@ class DeviceBench:
     def shoot(self, handles: Sequence[int], rounds: int, repeats: int) -> dict[int, list[int]]:
         """See Bench."""
         alive = self._revive(handles)
+        spared = False
         limit = self.limits.shoot + repeats * graph_flops(self.graph) / _SLOWEST_FLOPS
         while alive:
             try:
                 got = self._client.ask(Shoot(tuple(alive), rounds, repeats), limit)
             except TrialFailed as e:
+                if e.killed and not spared:
+                    spared = True
+                    alive = self._revive(alive)
+                    continue
                 culprit = e.handle if e.handle in alive else alive[0]
                 self._fail(culprit, e.status, e.reason)
                 alive = self._revive([h for h in alive if h != culprit])
+                continue
+            if not _are_samples(got, alive):
+                self._fail(alive[0], Status.CRASHED, "the process answered with what are no times")
+                alive = self._revive(alive[1:])
                 continue
             assert isinstance(got, dict)
             return {h: list(got[h]) for h in alive}
@@ -346,7 +383,12 @@ class DeviceBench:
     def close(self) -> None:
         """See Bench."""
         self._client.close()
-        self._folder.cleanup()
+        self._store(())
+        if self._unwritten:
+            self._note(self._trouble)
+        for text in getattr(self.device, "notes", ()):
+            self._note(text)
+        self._folder.close()
 
     def _next(self) -> int:
         self._handle += 1
@@ -355,12 +397,23 @@ class DeviceBench:
     def _path(self, name: str) -> Path:
         return Path(self._folder.name) / name
 
+    def _ask(self, request: Request, limit: float) -> object:
+        """The answer to a request that can be repeated: a process that was killed from outside gets a second chance, since that says nothing
+        of what it was doing; one that the system ends for want of memory is ended again."""
+        try:
+            return self._client.ask(request, limit)
+        except TrialFailed as e:
+            if not e.killed:
+                raise
+        return self._client.ask(request, limit)
+
     def _open(self, request: OpenKernel | OpenEngine, limit: float) -> Opened:
         try:
-            opened = self._client.ask(request, limit)
+            opened = self._ask(request, limit)
         except TrialFailed as e:
             return Opened(e.status, e.reason)
-        assert isinstance(opened, Opened)
+        if not isinstance(opened, Opened):
+            return Opened(Status.CRASHED, f"the process answered {type(opened).__name__}")
         return opened
 
     def _fail(self, handle: int, status: Status, reason: str) -> None:
@@ -377,7 +430,7 @@ class DeviceBench:
             request, generation, limit = entry
             if generation != self._client.generation or not self._client.alive:
                 try:
-                    self._client.ask(request, limit)
+                    self._ask(request, limit)
                 except TrialFailed as e:
                     self._fail(h, e.status, e.reason)
                     continue
@@ -401,6 +454,20 @@ def _merged(new: Measurement, old: Measurement | None) -> Measurement:
     ):
         return new
     return replace(new, samples_ns=tuple(sorted((*new.samples_ns, *old.samples_ns))[: len(new.samples_ns)]))
+
+
+def _near_best(new: Measurement, old: Measurement | None) -> bool:
+    """Whether a calibration came near the best that was seen; true where there is none."""
+    if old is None or not old.ok or not new.ok or old.schedule != new.schedule:
+        return new.ok
+    return statistics.median(new.samples_ns) <= STEADY * statistics.median(old.samples_ns)
+
+
+def _are_samples(got: object, handles: Sequence[int]) -> bool:
+    """Whether an answer holds times of all handles."""
+    return isinstance(got, dict) and all(
+        isinstance(got.get(h), list) and got[h] and all(type(n) is int and n > 0 for n in got[h]) for h in handles
+    )
 
 
 def _usable_memory() -> int:

@@ -2,11 +2,13 @@
 
 A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state.
 Adding a choice to a search space leaves all other rows valid. The file is in WAL mode, so that several tunes may read and
-write at once. Rows that make no sense are passed over; a file that is no database is put aside, never deleted.
+write at once, and every row is on the disk before the next candidate is tried. Rows that make no sense are passed over. A damaged file is
+put aside, never deleted, and the rows that can still be read in it are taken over; one that can't be written is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -19,12 +21,14 @@ from types import TracebackType
 from typing import TypeVar
 
 from autofuse.errors import StorageError
+from autofuse.measure.mending import alone, put_aside, salvage
 from autofuse.measure.result import Measurement, Status
 
 VERSION = 1
 """Of the table's meaning: rows of another version are passed over."""
 
-_BUSY_SECONDS = 30.0
+_BUSY_SECONDS = 10.0
+_SOON_SECONDS = 0.2  # the wait for a file that was found to be locked before
 _CHUNK = 400  # SQLite takes at most 999 parameters a statement in old builds
 
 _SCHEMA = """
@@ -33,15 +37,32 @@ CREATE TABLE IF NOT EXISTS measurements (
     version INTEGER NOT NULL, signature TEXT NOT NULL, family TEXT NOT NULL, algorithm TEXT NOT NULL, layouts TEXT NOT NULL,
     schedule TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, samples_ns TEXT NOT NULL, error REAL,
     compile_seconds REAL NOT NULL, registers INTEGER NOT NULL, spill_bytes INTEGER NOT NULL, shared_bytes INTEGER NOT NULL,
-    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL,
+    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL, tune TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (key, device, threads, state)
 )
 """
+JOURNAL_SCHEMA = (
+    """
+    CREATE TABLE IF NOT EXISTS tunes (
+        tune TEXT PRIMARY KEY, model TEXT NOT NULL, graph TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER NOT NULL,
+        accuracy TEXT NOT NULL, process TEXT NOT NULL, began_at REAL NOT NULL, state TEXT NOT NULL, steady INTEGER NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS plans (
+        tune TEXT NOT NULL, graph TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER NOT NULL, accuracy TEXT NOT NULL,
+        plan_key TEXT NOT NULL, plan TEXT NOT NULL, samples_ns TEXT NOT NULL, PRIMARY KEY (tune)
+    )
+    """,
+)
+"""Tables of autofuse.measure.journal."""
 _INDEX = "CREATE INDEX IF NOT EXISTS by_signature ON measurements (signature, device, threads, state)"
 _COLUMNS = (
     "key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples_ns, error, "
     "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model"
 )
+
+_CIRCUMSTANCES = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 
 T = TypeVar("T")
 
@@ -63,60 +84,93 @@ class Records:
         self.device = device
         self.threads = threads
         self.path = str(path) if path is not None else str(default_path())
+        self.tune = ""
+        """What the rows that are written belong to (see Journal)."""
         self.notes: list[str] = []
+        self.writable = True
+        self._tune_column = "tune"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = self._open()
 
     # ---- opening
 
     def _open(self) -> sqlite3.Connection:
-        try:
-            if self.path != ":memory:":
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        if self.path == ":memory:":
             return self._connect()
+        try:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            with alone(Path(self.path)):
+                try:
+                    return self._connect()
+                except sqlite3.OperationalError:
+                    raise
+                except sqlite3.DatabaseError:
+                    self._mend()
+                    return self._connect()
         except sqlite3.OperationalError as e:
-            raise self._failed("opened", e) from e
-        except sqlite3.DatabaseError:
-            aside = self._put_aside()
-            self.notes.append(f"{self.path} was damaged: it was renamed to {aside}, and measuring starts afresh")
-            try:
-                return self._connect()
-            except sqlite3.DatabaseError as e:
-                raise self._failed("opened", e) from e
-        except OSError as e:
+            return self._read_only(e)
+        except (sqlite3.DatabaseError, OSError) as e:
+            if isinstance(e, OSError):
+                return self._read_only(e)
             raise self._failed("opened", e) from e
 
     def _connect(self) -> sqlite3.Connection:
         c = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
         try:
             c.execute("PRAGMA journal_mode=WAL")
-            c.execute("PRAGMA synchronous=NORMAL")
+            # A commit is on the disk when it returns, whatever happens to the machine next.
+            c.execute("PRAGMA synchronous=FULL")
+            found = c.execute("PRAGMA quick_check(1)").fetchone()
+            if found is None or found[0] != "ok":
+                raise sqlite3.DatabaseError(str(found[0] if found else "no answer"))
             with c:
-                c.execute(_SCHEMA)
+                for statement in (_SCHEMA, *JOURNAL_SCHEMA):
+                    c.execute(statement)
+                # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
+                have = {row[1] for row in c.execute("PRAGMA table_info(measurements)")}
+                missing = set(_COLUMNS.split(", ")) - have
+                if missing:
+                    raise sqlite3.DatabaseError(f"its table has no column {min(missing)}")
+                if "tune" not in have:
+                    c.execute("ALTER TABLE measurements ADD COLUMN tune TEXT NOT NULL DEFAULT ''")
                 c.execute(_INDEX)
-            # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
-            c.execute(f"SELECT {_COLUMNS}, measured_at FROM measurements LIMIT 0")
-        except sqlite3.OperationalError as e:
-            c.close()
-            if "no such column" in str(e) or "has no column" in str(e):
-                raise sqlite3.DatabaseError(str(e)) from e
-            raise
-        except sqlite3.DatabaseError:
+        except BaseException:
             c.close()
             raise
         return c
 
-    def _put_aside(self) -> str:
-        aside = f"{self.path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    def _mend(self) -> None:
+        """Put a damaged file aside and take over the rows that can be read."""
+        aside = put_aside(self.path)
+        fresh = self._connect()
         try:
-            os.replace(self.path, aside)
-        except OSError as e:
-            raise self._failed("replaced", e) from e
-        for suffix in ("-wal", "-shm"):
-            leftover = Path(self.path + suffix)
-            if leftover.exists():
-                leftover.unlink()
-        return aside
+            with fresh:
+                rows = salvage(fresh, aside)
+        finally:
+            fresh.close()
+        self.notes.append(
+            f"{self.path} was damaged: it was renamed to {aside}; {rows} rows of it could be read and are kept"
+            + ("" if rows else ", and measuring starts afresh")
+        )
+
+    def _read_only(self, error: Exception) -> sqlite3.Connection:
+        """What can be read serves, even where nothing can be written."""
+        if not Path(self.path).is_file():
+            raise self._failed("opened", error) from error
+        where = Path(self.path).absolute().as_uri()
+        for mode in ("mode=ro", "immutable=1"):
+            c = sqlite3.connect(f"{where}?{mode}", timeout=_SOON_SECONDS, check_same_thread=False, uri=True)
+            try:
+                c.execute(f"SELECT {_COLUMNS}, measured_at FROM measurements LIMIT 1").fetchall()
+            except sqlite3.DatabaseError:
+                c.close()
+                continue
+            self.writable = False
+            names = {row[1] for row in c.execute("PRAGMA table_info(measurements)")}
+            self._tune_column = "tune" if "tune" in names else "''"
+            self.notes.append(f"{self._failed('written', error)} What is in them is used; this tune adds nothing.")
+            return c
+        raise self._failed("opened", error) from error
 
     # ---- reading
 
@@ -128,7 +182,7 @@ class Records:
             part = wanted[k : k + _CHUNK]
             marks = ",".join("?" * len(part))
             rows = self._ask(
-                f"SELECT {_COLUMNS} FROM measurements WHERE device=? AND threads=? AND state=? AND key IN ({marks})",
+                f"SELECT {_COLUMNS}, {self._tune_column} FROM measurements WHERE device=? AND threads=? AND state=? AND key IN ({marks})",
                 (self.device, self.threads, state, *part),
             )
             for m in filter(None, map(_measurement, rows)):
@@ -138,7 +192,7 @@ class Records:
     def of_signature(self, signature: str) -> list[Measurement]:
         """Every row of a kernel signature on this device, the oldest first."""
         rows = self._ask(
-            f"SELECT {_COLUMNS} FROM measurements WHERE signature=? AND device=? AND threads=? ORDER BY measured_at",
+            f"SELECT {_COLUMNS}, {self._tune_column} FROM measurements WHERE signature=? AND device=? AND threads=? ORDER BY measured_at",
             (signature, self.device, self.threads),
         )
         return [m for m in map(_measurement, rows) if m is not None]
@@ -157,32 +211,61 @@ class Records:
     # ---- writing
 
     def add(self, rows: Sequence[Measurement]) -> None:
-        """Write rows; a newer measurement of the same kernel replaces the older one. StorageError says what is lost."""
+        """Write rows; a newer measurement of the same kernel replaces the older one. StorageError says what is lost.
+
+        A failure that circumstances may have caused (a timeout, a crash, no memory) does not replace a time that was measured.
+        """
         fresh = [m for m in rows if not m.cached]
-        if not fresh:
+        if not fresh or not self.writable:
             return
-        marks = ",".join("?" * 21)
-        statement = f"INSERT OR REPLACE INTO measurements (device, threads, {_COLUMNS}, measured_at) VALUES ({marks})"
+        marks = ",".join("?" * 22)
+        into = f"INTO measurements (device, threads, {_COLUMNS}, measured_at, tune) VALUES ({marks})"
         now = time.time()
 
         def write(c: sqlite3.Connection) -> None:
             with c:
-                c.executemany(statement, [(self.device, self.threads, *_columns(m), now) for m in fresh])
+                for m in fresh:
+                    how = "INSERT" if m.status in _CIRCUMSTANCES else "INSERT OR REPLACE"
+                    unless = (
+                        " ON CONFLICT DO UPDATE SET status=excluded.status, reason=excluded.reason, samples_ns=excluded.samples_ns, "
+                        "measured_at=excluded.measured_at, tune=excluded.tune WHERE measurements.status <> 'ok'"
+                        if m.status in _CIRCUMSTANCES
+                        else ""
+                    )
+                    c.execute(f"{how} {into}{unless}", (self.device, self.threads, *_columns(m), now, self.tune))
 
         self._guard("written", write, f"; {len(fresh)} measured kernels are not remembered for the next tune")
+
+    def act(self, verb: str, do: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something else with the file, in a transaction. StorageError where that fails."""
+
+        def within(c: sqlite3.Connection) -> T:
+            with c:
+                return do(c)
+
+        return self._guard(verb, within)
 
     def _guard(self, verb: str, act: Callable[[sqlite3.Connection], T], lost: str = "") -> T:
         with self._lock:
             if self._connection is None:
                 raise StorageError(f"{self.path}: the records are closed{lost}")
             try:
-                return act(self._connection)
+                done = act(self._connection)
             except sqlite3.Error as e:
+                # Whoever holds the file may hold it for long: it is asked again and again, but not waited for.
+                self._patience(_SOON_SECONDS)
                 raise self._failed(verb, e, lost) from e
+            self._patience(_BUSY_SECONDS)
+            return done
+
+    def _patience(self, seconds: float) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA busy_timeout={round(seconds * 1000)}")
 
     def _failed(self, verb: str, e: Exception, lost: str = "") -> StorageError:
         return StorageError(
-            f"the records in {self.path} cannot be {verb}: {e}{lost}. "
+            f"the records in {self.path} cannot be {verb}: {getattr(e, 'strerror', None) or e}{lost}. "
             "Free space there, or set AUTOFUSE_DATA to a folder that can be written."
         )
 
@@ -223,7 +306,7 @@ def _measurement(row: tuple[object, ...]) -> Measurement | None:
             return None
         deviation = float("nan") if error is None else float(str(error))
         seconds = float(str(rest[0]))
-        registers, spill, shared, flops, nbytes = (int(str(x)) for x in rest[1:])
+        registers, spill, shared, flops, nbytes = (int(str(x)) for x in rest[1:6])
     except ValueError:
         return None
     return Measurement(
@@ -245,4 +328,5 @@ def _measurement(row: tuple[object, ...]) -> Measurement | None:
         bytes_model=nbytes,
         state=str(state),
         cached=True,
+        tune=str(rest[6]),
     )

@@ -106,6 +106,26 @@ def compare_outputs(
     return Check(True, worst)
 
 
+def unstable(
+    program: RegionProgram, first: Sequence[np.ndarray], second: Sequence[np.ndarray], tolerance: Tolerance
+) -> str:
+    """How two runs on the same inputs differ, "" where they don't: a kernel that races gives right numbers now and then.
+
+    Sums may be added up in another order, so a tenth of the tolerance is let through.
+    """
+    for n, a, b in zip(program.outputs, first, second, strict=True):
+        dtype = program.tensor(n).dtype
+        if a.tobytes() == b.tobytes():
+            continue
+        if not dtype.is_float or dtype.is_narrow:
+            return "its numbers differ from run to run on the same inputs"
+        relative, absolute = tolerance.of(_coarsest(program, dtype))
+        _, reason = compare_floats(b, a.astype(np.float64), dtype, Tolerance(relative / 10, absolute / 10))
+        if reason:
+            return f"its numbers differ from run to run on the same inputs: {reason}"
+    return ""
+
+
 @lru_cache(maxsize=1 << 12)
 def _coarsest(program: RegionProgram, dtype: DType) -> DType:
     """The type whose tolerance an output has: its own, or that of a half type which the region casts to on the way, as such a cast may go

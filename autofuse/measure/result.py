@@ -68,6 +68,8 @@ class Measurement:
     bytes_model: int = 0
     state: str = "warm"
     cached: bool = field(default=False, compare=False)
+    tune: str = field(default="", compare=False)
+    """The tune that a cached one is of, "" where that is not known."""
 
     @property
     def ok(self) -> bool:

@@ -1,15 +1,13 @@
 """Result folders: what a tune leaves on disk, and finding a saved plan again.
 
-`<output>/<stem>-<hash8>/<device>/<shapes-accuracy-threads>/`. Every file is written whole or not at all; run.json comes last and
-names the best plan, so that a reader notices a folder whose writing was cut short.
+`<output>/<stem>-<hash8>/<device>/<shapes-accuracy-threads>/`. All files of a tune are written beside the folder's own first and then take
+their places together (`report.places`): whenever a process is killed or a disk is full, a reader finds the old results or the new ones.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +20,7 @@ from autofuse.errors import StorageError
 from autofuse.report.edges import edge_table
 from autofuse.report.naming import case_folder, device_folder, model_folder, safe_name
 from autofuse.report.places import PLAN, RUN
+from autofuse.report.replacing import replace_files, write_whole
 from autofuse.report.structure import region_table, value_table
 from autofuse.report.tables import RAW_COLUMNS, kernel_table, trade_off_table
 from autofuse.search.outcome import TuneOutcome
@@ -68,21 +67,19 @@ def write_results(outcome: TuneOutcome, output: Path, environment: Mapping[str, 
         ),
         "values": value_table(outcome.graph, outcome.best),
     }
+    csv = trade_offs.drop(columns=list(RAW_COLUMNS)).to_csv(index=False)
+    run = json.dumps(run_record(outcome, environment or {}), indent=1, default=_plain)
+    files = {f"{name}.parquet": _parquet(tables[name]) for name in TABLES}
+    files |= {"trade_offs.csv": csv.encode(), **_kernel_files(outcome)}
+    files |= {PLAN: json.dumps(outcome.best.to_json(), indent=1).encode(), RUN: run.encode()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # a report of an earlier tune would contradict the new tables
-        (folder / REPORT).unlink(missing_ok=True)
-        for name in TABLES:
-            _write(folder / f"{name}.parquet", _parquet(tables[name]))
-        csv = trade_offs.drop(columns=list(RAW_COLUMNS)).to_csv(index=False)
-        _write(folder / "trade_offs.csv", csv.encode())
-        _write_kernels(folder / KERNELS, outcome)
-        _write(folder / PLAN, json.dumps(outcome.best.to_json(), indent=1).encode())
-        run = json.dumps(run_record(outcome, environment or {}), indent=1, default=_plain)
-        _write(folder / RUN, run.encode())
+        # a report and kernels of an earlier tune would contradict the new tables
+        replace_files(folder, files, (REPORT, f"{KERNELS}/*.cu", f"{KERNELS}/*.cpp"))
     except OSError as error:
         raise StorageError(
-            f"{folder}: the results cannot be written: {error.strerror or error}; choose another folder with --output"
+            f"{folder}: the results cannot be written: {error.strerror or error}; choose another folder with --output. "
+            "What was measured is kept in the records, and the best plan with it: the next tune begins with that."
         ) from error
     return folder
 
@@ -102,37 +99,15 @@ def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all; StorageError where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, data)
+        write_whole(path, data)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write under another name and rename: a reader sees the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _write_kernels(folder: Path, outcome: TuneOutcome) -> None:
+def _kernel_files(outcome: TuneOutcome) -> dict[str, bytes]:
     """The kernel text of the best engine, for reading only: a plan never loads it."""
-    folder.mkdir(exist_ok=True)
     ending = "cu" if outcome.target.is_cuda else "cpp"
-    kept = set()
-    for key, text in outcome.best_text.items():
-        name = f"{safe_name(key[:24], 'kernel')}.{ending}"
-        kept.add(name)
-        _write(folder / name, text.encode())
-    for old in folder.iterdir():
-        if old.suffix in (".cu", ".cpp") and old.name not in kept:
-            old.unlink()
+    return {f"{KERNELS}/{safe_name(k[:24], 'kernel')}.{ending}": t.encode() for k, t in outcome.best_text.items()}
 
 
 def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class Book:
         self.peers: dict[str, list[int]] = {}
         self._peer_handles: dict[str, int] = {}
         self.notes: list[str] = []
+        self.keep: Callable[[Plan, Sequence[int]], None] = _forget
+        """Told of every new incumbent, with its samples: it may be written down before the next plan is tried."""
         self.pace = 0.0
         """Seconds that it takes to try a plan."""
 
@@ -88,6 +90,7 @@ class Book:
         self.profile([entry], _STAMPED)
         if self.best is None or self._faster(entry, self.best):
             old, self.best = self.best, entry
+            self.keep(plan, entry.samples)
             if old is not None:
                 self._drop(old)
         else:
@@ -187,6 +190,7 @@ class Book:
         winner = pick({e: e.finals for e in racing.values()}, lambda e: self._preference(e))
         if winner is not None:
             self.best = winner
+            self.keep(winner.plan, winner.finals)
         return self.best
 
     @staticmethod
@@ -210,6 +214,10 @@ class Book:
         for h in self._peer_handles.values():
             self._bench.release(h)
         self._peer_handles = {}
+
+
+def _forget(plan: Plan, samples: Sequence[int]) -> None:
+    del plan, samples
 
 
 def _by_region(launches: np.ndarray, region_of: Sequence[int], count: int) -> tuple[float, ...]:

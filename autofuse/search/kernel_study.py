@@ -77,6 +77,8 @@ class KernelStudy:
     """What a variant took inside an engine, in seconds, by its key."""
     batches: int = 0
     closed: bool = False
+    settled: bool = False
+    """An earlier tune studied it, on a machine that was steady: it is left as it is until nothing else is left to study."""
     seeds: list[Choice] | None = None
     sampler: ScheduleSampler | None = None
 
@@ -137,6 +139,9 @@ class KernelStudies:
         self.seed = seed
         self.constants = constants if constants is not None else _no_constants
         self._sampler = sampler
+        self.is_steady: Callable[[str], bool] = lambda tune: False
+        """Whether a tune's measurements can be relied on: it ended, and no neighbour was busy."""
+        self._reopened = False
         self._pace = Pace(clock)
         self._legal: dict[tuple[str, tuple[tuple[str, Value], ...]], Legal] = {}
         self.studies: dict[str, KernelStudy] = {}
@@ -299,6 +304,10 @@ class KernelStudies:
     def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Sequence[Variant] = ()) -> bool:
         """Measure the next few candidates of a signature (of some variants, if given); False where there is none left."""
         study = self.of(program)
+        if self._settle(study, deadline):
+            return True
+        if study.settled:
+            return False
         choices = self._next(study, batch, only)
         if not choices:
             if not only:
@@ -327,14 +336,65 @@ class KernelStudies:
         self._options.pop(program.signature, None)
         return True
 
+    # ---- what earlier tunes settled
+
+    def is_settled(self, program: RegionProgram, deadline: float) -> bool:
+        """Whether an earlier tune studied a kernel, so that this one has better things to measure; what it found is taken over."""
+        study = self.of(program)
+        self._settle(study, deadline)
+        return study.settled
+
+    def reopen(self, program: RegionProgram | None = None) -> bool:
+        """Go on with a study that was settled, or with all; False where none was."""
+        if program is None:
+            self._reopened = True
+        mine = [s for s in self.studies.values() if s.settled and program in (None, s.program)]
+        for study in mine:
+            study.settled = False
+        return bool(mine)
+
+    def _settle(self, study: KernelStudy, deadline: float) -> bool:
+        """Take over what an earlier tune found, where that can be relied on; True where that was done now.
+
+        The best few are compiled, or found to be compiled, which shows whether their texts are still the same: of another compiler,
+        driver or version of autofuse records are seeds only.
+        """
+        if study.batches or study.settled or self._reopened:
+            return False
+        known = {(m.family, m.algorithm, m.layouts, m.schedule): m for m in self.bench.known(study.program.signature)}
+        best = sorted((m for m in known.values() if m.ok), key=lambda m: m.seconds)[:BATCH]
+        seeds = self._seeds(study)
+        if not best or not seeds or not all(self.is_steady(m.tune) for m in best):
+            return False
+        rows = self.bench.kernels(study.program, study.constants, seeds, deadline)
+        study.batches += 1
+        for choice, row in zip(seeds, rows, strict=True):
+            if row.status is not Status.SKIPPED or row.reason:
+                self._keep(study, Tried(choice, row))
+        study.settled = all(row.cached for row in rows)
+        if study.settled:
+            for m in known.values():
+                for v in study.variants if m.ok else ():
+                    choice = (v, _schedule(m.schedule))
+                    if (v.family, v.algorithm, layouts_text(v)) == (m.family, m.algorithm, m.layouts):
+                        if not study.has(choice):
+                            self._keep(study, Tried(choice, m))
+        study.leader = min(study.best.values(), key=lambda t: t.measurement.seconds, default=None)
+        self._confirm(study, deadline)
+        self._options.pop(study.program.signature, None)
+        return True
+
     def _confirm(self, study: KernelStudy, deadline: float) -> None:
         """Measure again what leads by a record alone: the machine may have been busy, or quieter, when that was made.
 
-        The few best go side by side, so that what they are compared by was taken at one time.
+        The few best go side by side, so that what they are compared by was taken at one time. Those of one tune on a steady machine were.
         """
         if study.leader is None or not study.leader.measurement.cached:
             return
         near = [t for t in study.best.values() if t.measurement.seconds <= NEAR * study.seconds]
+        tunes = {t.measurement.tune if t.measurement.cached else "" for t in near}
+        if len(tunes) == 1 and all(self.is_steady(t) for t in tunes):
+            return
         again = sorted(near, key=lambda t: t.measurement.seconds)[:CONFIRMED]
         rows = self.bench.kernels(study.program, study.constants, [t.choice for t in again], deadline, len(again))
         fresh = [Tried(t.choice, row) for t, row in zip(again, rows, strict=True) if row.ok and not row.cached]

@@ -44,3 +44,19 @@ class Progress(Protocol):
 def silent(event: Event) -> None:
     """A Progress that shows nothing."""
     del event
+
+
+def sturdy(progress: Progress) -> Progress:
+    """The same, falling silent where nobody listens any more: a terminal that was closed ends no tune."""
+    gone = False
+
+    def tell(event: Event) -> None:
+        nonlocal gone
+        if gone:
+            return
+        try:
+            progress(event)
+        except (OSError, ValueError):
+            gone = True
+
+    return tell

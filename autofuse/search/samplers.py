@@ -65,6 +65,9 @@ class PlanSampler(Protocol):
     def observe(self, proposal: Proposal, seconds: float) -> None:
         """The cost of a proposal; infinity where it cannot run."""
 
+    def reopen(self) -> None:
+        """Kernels that could not be measured so far can be from now on."""
+
     def trials(self) -> list[StoredTrial]:
         """What was proposed and observed, for Optuna's storage."""
 
@@ -141,6 +144,9 @@ class OptunaPlanSampler:
         except RuntimeError:
             # Optuna's brute-force sampler stops the study when it has tried everything, which outside of optimize() is an error.
             self._exhausted = True
+
+    def reopen(self) -> None:
+        """See PlanSampler."""
 
     def trials(self) -> list[StoredTrial]:
         """See PlanSampler."""

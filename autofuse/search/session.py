@@ -64,6 +64,8 @@ class Session:
         self.baselines: list[Entry] = []
         """The first unfused plan, then its tuned form and the greedy plans."""
         self.notes: list[str] = []
+        self.steady = False
+        """Whether the machine was as fast at the start and at the end as it was ever seen to be."""
 
     # ---- telling
 
@@ -150,6 +152,7 @@ class Session:
         """Have each kernel of a plan checked on its own."""
         found = self.planner.open_kernels(plan)
         for k, (v, _) in enumerate(found):
+            self.studies.reopen(v.program)
             self.tell("checking the plan's kernels one by one", k, len(found))
             self.studies.step(v.program, self.budget.at(1.0), batch=1, only=[v])
             # Where it fails, the others of its signature are tried until one works.
@@ -186,7 +189,7 @@ class Session:
                     weights[s] = (program, seconds)
         total, done = len(weights), 0
         while done < steps and self.budget.within(share):
-            ready = {s: w for s, w in weights.items() if not self.studies.of(w[0]).closed}
+            ready = {s: w for s, w in weights.items() if not (of := self.studies.of(w[0])).closed and not of.settled}
             if not ready:
                 break
             # The gain of another batch shrinks with every batch: the weight is divided among them.
@@ -232,7 +235,10 @@ class Session:
             # Better schedules of what is already good are as likely to pay as another partition.
             studied = self._study_heaviest(self._leading(pool), share, steps=1)
             if exhausted and not moved and not studied:
-                break
+                # What earlier tunes settled comes last: it was studied with care before.
+                if not self.studies.reopen():
+                    break
+                self.sampler.reopen()
         proven = self.sampler.certificate()
         if proven:
             self.notes.append(proven)
@@ -243,11 +249,12 @@ class Session:
         """Measure what a whole plan lacks, or run it where it lacks nothing; False where time allows neither."""
         done = 0
         together: dict[str, list[Variant]] = {}
-        for v in proposal.lacking:
+        fresh = [v for v in proposal.lacking if not self.studies.is_settled(v.program, self.budget.at(share))]
+        for v in fresh:
             together.setdefault(v.program.signature, []).append(v)
         if together and self.budget.within(share):
             self.tell(f"compiling what the {proposal.label} lacks")
-            self.studies.compile(proposal.lacking)
+            self.studies.compile(fresh)
         for mine in together.values():
             program = mine[0].program
             if not self.budget.within(share):

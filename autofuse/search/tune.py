@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import optuna
 from autofuse.devices.base import Device
 from autofuse.engine.build import variant_of
 from autofuse.engine.plan import Plan, check_plan
-from autofuse.errors import LaunchError, MismatchError, PlanError, StorageError, UsageError
+from autofuse.errors import AutofuseError, LaunchError, MismatchError, PlanError, StorageError, UsageError
 from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
 from autofuse.kernels.families import lower
@@ -24,17 +24,20 @@ from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
 from autofuse.measure.calibrate import Reached
 from autofuse.measure.client import DeviceFactory
+from autofuse.measure.compiling import LOWERING_ERRORS
 from autofuse.measure.device_bench import DeviceBench, Limits
 from autofuse.measure.inputs import graph_inputs
+from autofuse.measure.journal import Journal
 from autofuse.measure.peers import check_peer
 from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.search.budget import Budget
 from autofuse.search.exact.sampler import ExactPlanSampler
+from autofuse.search.interrupts import Interrupts
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.outcome import Calibration, TuneOutcome
 from autofuse.search.planner import Planner
-from autofuse.search.progress import Progress, silent
+from autofuse.search.progress import Progress, silent, sturdy
 from autofuse.search.rows import corrected, kernel_rows, plan_rows
 from autofuse.search.samplers import EXACT, SAMPLERS, OptunaPlanSampler, PlanSampler
 from autofuse.search.session import PLAN_SHARE, Session
@@ -66,6 +69,8 @@ class Task:
     previous: Plan | None
     command: str
     make_sampler: MakeSampler | None = None
+    journal: Journal | None = None
+    interrupts: Interrupts | None = None
 
 
 def tune(
@@ -92,6 +97,7 @@ def tune(
     factory: DeviceFactory | None = None,
     make_sampler: MakeSampler | None = None,
     limits: Limits | None = None,
+    interrupts: Interrupts | None = None,
 ) -> TuneOutcome:
     """Find the fastest plan for a graph.
 
@@ -100,7 +106,8 @@ def tune(
     beside the plans; it gets `onnx_model`, a path or a serialised model. `previous` is the best plan of an earlier tune, which is
     measured first. `trials` limits the partitions that are proposed. `factory` makes the device in the worker process (else the device's
     class with its number of threads), `make_sampler` puts another PlanSampler in the place of Optuna's, `limits` are the
-    seconds after which a candidate that gives no sign of life is given up.
+    seconds after which a candidate that gives no sign of life is given up. `interrupts` is told when the search is over, so
+    that Ctrl-C does not end the writing of what it found.
 
     Raises UsageError for wrong arguments, MismatchError where no plan gives right numbers, LaunchError where none runs. After Ctrl-C the
     best so far is given back with `interrupted` set; KeyboardInterrupt passes only where there is none yet.
@@ -116,6 +123,11 @@ def tune(
         if onnx_model is None:
             raise UsageError(f"the baseline {baseline} needs the ONNX model itself")
     drawn = graph_inputs(graph, seed)
+    spaces = load_spaces(device.target.kind, spaces_dir)
+    notes: list[str] = []
+    budget = Budget(budget_seconds)
+    kept = _open_records(device, records, notes)
+    journal = Journal(kept, model, graph.structural_hash, accuracy)
     task = Task(
         model=model,
         shapes=dict(shapes or {}),
@@ -131,25 +143,25 @@ def tune(
         previous=previous,
         command=command,
         make_sampler=make_sampler,
+        journal=journal,
+        interrupts=interrupts,
     )
-    spaces = load_spaces(device.target.kind, spaces_dir)
-    notes: list[str] = []
     if accuracy == "fast":
         notes.append(
             f"accuracy fast allows lower precision, but no kernel of {device.target.kind} has a variant of lower precision so far: "
             "the same plans were searched as with default"
         )
-    budget = Budget(budget_seconds)
-    kept = _open_records(device, records, notes)
-    bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance, limits)
+    bench: DeviceBench | None = None
     try:
+        bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance, limits)
         outcome = tune_on(graph, bench, spaces, task, budget, progress, notes)
         text = best_text(graph, outcome.best, device)
-        return replace(outcome, best_text=text, notes=(*outcome.notes, *bench.notes))
     finally:
-        bench.close()
+        if bench is not None:
+            bench.close()
         if kept is not None:
             kept.close()
+    return replace(outcome, best_text=text, notes=tuple(dict.fromkeys((*outcome.notes, *bench.notes, *journal.notes))))
 
 
 def factory_of(device: Device) -> DeviceFactory:
@@ -200,16 +212,30 @@ def tune_on(
         return OptunaPlanSampler(partitioner, task.sampler, task.seed)
 
     reached: list[Reached] = []
-    session = Session(graph, bench, planner, studies, make, budget, progress, task.trials)
+    journal = (
+        task.journal if task.journal is not None else Journal(None, task.model, graph.structural_hash, task.accuracy)
+    )
+    found = journal.begin()
+    said += found.notes
+    studies.is_steady = journal.is_steady
+    session = Session(graph, bench, planner, studies, make, budget, sturdy(progress), task.trials)
+    session.book.keep = journal.keep
     interrupted = False
     with _quiet_optuna():
         try:
-            _run(session, task, reached)
+            _run(session, task, reached, found.plans)
         except KeyboardInterrupt:
             interrupted = True
             if session.book.best is None:
                 raise
+        except (AutofuseError, OSError, MemoryError) as e:
+            # What was found before stands, whatever the disk, the compiler or the memory does.
+            if session.book.best is None:
+                raise
+            said.append(f"the search ended before its time: {e}")
         finally:
+            if task.interrupts is not None:
+                task.interrupts.finish()
             session.book.close()
         best = session.book.best
         if best is None:
@@ -228,6 +254,8 @@ def tune_on(
                 said.append(str(e))
     if bench.oracle:
         said.append(f"numbers were compared with {bench.oracle}")
+    journal.keep(best.plan, best.best_samples)
+    journal.end(session.steady and not interrupted)
     session.tell_done()
     return TuneOutcome(
         graph=graph,
@@ -252,18 +280,20 @@ def tune_on(
     )
 
 
-def _run(session: Session, task: Task, reached: list[Reached]) -> None:
+def _run(session: Session, task: Task, reached: list[Reached], journalled: Sequence[Plan]) -> None:
     session.tell("reading records and preparing the reference")
     session.bench.prepare()
     # Where the first plan's outputs are the reference, that plan is one whose kernels were checked.
     late = session.bench.checks_first_plan
-    if task.previous is not None and not late:
-        _run_previous(session, task.previous)
+    previous = {p.key: p for p in (*([task.previous] if task.previous is not None else []), *journalled)}
+    for plan in () if late else previous.values():
+        _run_previous(session, plan)
     session.run_baselines()
-    if task.previous is not None and late:
-        _run_previous(session, task.previous)
+    for plan in previous.values() if late else ():
+        _run_previous(session, plan)
     session.tell("what the device reaches")
     found = session.bench.reached(session.budget.at(0.7))
+    session.steady = found.steady
     reached.append(found)
     if not found.measured:
         session.notes.append(
@@ -281,8 +311,9 @@ def _run_previous(session: Session, plan: Plan) -> None:
     try:
         session.notes += check_plan(plan, session.graph, session.bench.target, session.bench.threads)
         session.run_previous(plan)
-    except PlanError as e:
-        session.notes.append(f"the previous best plan was not used: {e}")
+    except (PlanError, *LOWERING_ERRORS) as e:
+        # It may be of another hand: whatever is wrong with it costs that plan only.
+        session.notes.append(f"the previous best plan was not used: {e or type(e).__name__}")
 
 
 def _calibration(found: Reached) -> Calibration:

@@ -114,6 +114,10 @@ class ExactPlanSampler:
             self._settled[token.shape] = min(seconds, self._settled.get(token.shape, math.inf))
             self._remember(proposal, seconds)
 
+    def reopen(self) -> None:
+        """See PlanSampler."""
+        self._vain.clear()
+
     def trials(self) -> list[StoredTrial]:
         """See PlanSampler."""
         return list(self._trials.values())
