@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Reached:
     measured: bool
     cached: float = 0.0
     """0 where it is not known."""
-    steady: bool = True
+    steady: bool = field(default=True, compare=False)
     """Whether what was measured now came near the best that was ever seen: no neighbour was busy."""
 
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from autofuse.measure.result import Status
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 2.0
+_REST_SECONDS = 5.0  # for the rest of a message that has begun: what looks like the head of a long one may be garbage
+_SEND_SECONDS = 60.0
 DeviceFactory = Callable[[], Device]
 
 
@@ -83,6 +86,8 @@ class WorkerClient:
             raise ToolchainError(f"the measuring process cannot be started: {e.strerror or e}") from e
         finally:
             theirs.close()
+        for option, seconds in ((socket.SO_RCVTIMEO, _REST_SECONDS), (socket.SO_SNDTIMEO, _SEND_SECONDS)):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
         self._connection = Connection(ours.detach())
         self.generation += 1
         self._exchange(Hello(self._device, self._memory), _START_SECONDS)
@@ -140,6 +145,9 @@ class WorkerClient:
                         raise TrialFailed(reply.status, reply.reason, handle)
         except (EOFError, ConnectionError, BrokenPipeError) as e:
             raise self._crashed(handle) from e
+        except BlockingIOError as e:
+            self._abandon()
+            raise TrialFailed(Status.TIMEOUT, "the process took no message", handle, died=True) from e
         except BaseException as e:
             # Ctrl-C in the middle of an exchange leaves an answer on its way that belongs to no later request.
             if not isinstance(e, TrialFailed):

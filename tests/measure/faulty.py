@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import signal
+import struct
+import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -15,7 +19,10 @@ from autofuse.devices.cpu import CpuDevice
 from autofuse.errors import CompileError
 from autofuse.loops.ir import Kernel
 
-FAULTS = ("crash", "kill", "hang", "wrong", "memory", "compile", "late", "poison", "special")
+FAULTS = (
+    *("crash", "segv", "ill", "kill", "exit", "hang", "late", "late-hang", "wrong", "nan", "unstable", "poison", "special"),
+    *("memory", "greedy-memory", "compile", "garbage", "forged", "dies-later"),
+)
 
 
 class FaultyExecutable:
@@ -25,14 +32,33 @@ class FaultyExecutable:
         self.inner = inner
         self.fault = fault
         self.shots = 0
+        self.runs = 0
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = self.inner.run(inputs)
         match self.fault:
             case "crash":
                 os.abort()
-            case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+            case "segv" | "ill" | "kill":
+                os.kill(os.getpid(), {"segv": signal.SIGSEGV, "ill": signal.SIGILL, "kill": signal.SIGKILL}[self.fault])
+            case "exit":
+                os._exit(0)
+            case "nan":
+                outputs[0] = np.full_like(outputs[0], np.nan)
+            case "unstable":
+                self.runs += 1
+                outputs[0] = outputs[0] * (1 + 5e-4 * self.runs)
+            case "greedy-memory":
+                taken = []
+                while True:
+                    taken.append(np.empty(1 << 28, np.uint8))
+            case "garbage":
+                os.write(int(sys.argv[1]), b"this is no message " * 100)
+            case "forged":
+                said = pickle.dumps(42)
+                os.write(int(sys.argv[1]), struct.pack("!i", len(said)) + said)
+            case "dies-later":
+                threading.Timer(0.02, os._exit, (3,)).start()
             case "hang":
                 while True:
                     time.sleep(0.05)
@@ -51,6 +77,8 @@ class FaultyExecutable:
         self.shots += 1
         if self.fault == "late" and self.shots > 2:
             os.abort()
+        while self.fault == "late-hang" and self.shots > 2:
+            time.sleep(0.05)
         return self.inner.time(repeats)
 
     def stamps(self, repeats: int) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Faults that are injected into tunes, as a table, and what must hold whatever happens."""
