@@ -84,29 +84,33 @@ def tune(
     seconds = seconds_of(budget)
     loaded = load_model(model)
     given = None if inputs is None else read_inputs(inputs, options.input_names(loaded))
-    with shown_progress(options.people(), seconds) as progress:
-        result = autofuse.tune(
-            model,
-            device=device,
-            budget=seconds,
-            shapes=options.shapes(shape),
-            inputs=given,
-            output=output,
-            accuracy=accuracy,
-            threads=threads,
-            seed=seed,
-            storage=storage,
-            space=space,
-            trials=trials,
-            sampler=sampler,
-            rtol=rtol,
-            atol=atol,
-            baseline=baseline,
-            objective=objective,
-            max_memory=max_memory,
-            progress=progress,
-            command=shlex.join(["autofuse", *sys.argv[1:]]),
-        )
+    try:
+        with shown_progress(options.people(), seconds) as progress:
+            result = autofuse.tune(
+                model,
+                device=device,
+                budget=seconds,
+                shapes=options.shapes(shape),
+                inputs=given,
+                output=output,
+                accuracy=accuracy,
+                threads=threads,
+                seed=seed,
+                storage=storage,
+                space=space,
+                trials=trials,
+                sampler=sampler,
+                rtol=rtol,
+                atol=atol,
+                baseline=baseline,
+                objective=objective,
+                max_memory=max_memory,
+                progress=progress,
+                command=shlex.join(["autofuse", *sys.argv[1:]]),
+            )
+    except KeyboardInterrupt:
+        options.say("interrupted before there was a plan; what was measured serves the next tune")
+        raise typer.Exit(130) from None
     results = result.results
     if as_json:
         options.print_json(summary.as_json(results))

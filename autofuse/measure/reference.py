@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +23,8 @@ from autofuse.ops.alone import evaluate_alone
 from autofuse.ops.evaluate import evaluate, evaluate_expr
 
 _RELATIVE = {DType.FLOAT16: 1e-2, DType.BFLOAT16: 4e-2, **dict.fromkeys(NARROW_FLOATS, 4e-2)}
+AMONG_RUNS = 0.1
+"""The part of the tolerance by which two runs on the same inputs may differ: sums may be added up in another order."""
 _SHAKE = 1e-4
 _SHAKES = 4
 
@@ -33,11 +35,13 @@ class Tolerance:
 
     relative: float | None = None
     absolute: float | None = None
+    scale: float = 1.0
+    """Of both: two runs of one kernel may differ by less than a kernel and the reference."""
 
     def of(self, dtype: DType) -> tuple[float, float]:
         """Relative and absolute tolerance for a type."""
         relative = self.relative if self.relative is not None else _RELATIVE.get(dtype, 1e-3)
-        return relative, self.absolute if self.absolute is not None else 1e-5
+        return relative * self.scale, (self.absolute if self.absolute is not None else 1e-5) * self.scale
 
 
 @dataclass(frozen=True)
@@ -109,18 +113,15 @@ def compare_outputs(
 def unstable(
     program: RegionProgram, first: Sequence[np.ndarray], second: Sequence[np.ndarray], tolerance: Tolerance
 ) -> str:
-    """How two runs on the same inputs differ, "" where they don't: a kernel that races gives right numbers now and then.
-
-    Sums may be added up in another order, so a tenth of the tolerance is let through.
-    """
+    """How two runs on the same inputs differ, "" where they don't: a kernel that races gives right numbers now and then."""
     for n, a, b in zip(program.outputs, first, second, strict=True):
         dtype = program.tensor(n).dtype
         if a.tobytes() == b.tobytes():
             continue
         if not dtype.is_float or dtype.is_narrow:
             return "its numbers differ from run to run on the same inputs"
-        relative, absolute = tolerance.of(_coarsest(program, dtype))
-        _, reason = compare_floats(b, a.astype(np.float64), dtype, Tolerance(relative / 10, absolute / 10))
+        among = replace(tolerance, scale=AMONG_RUNS).of(_coarsest(program, dtype))
+        _, reason = compare_floats(b, a.astype(np.float64), dtype, Tolerance(*among))
         if reason:
             return f"its numbers differ from run to run on the same inputs: {reason}"
     return ""

@@ -47,9 +47,9 @@ def candidate(kind: str) -> Callable[[Scene], contextlib.AbstractContextManager[
             return FaultyDevice(1, faults)
 
         scene.records.unlink()  # a kernel that is known is not tried again
-        with mock.patch("autofuse.api.tuning.open_device", opened), short_limits():
-            with mock.patch("autofuse.search.tune.factory_of", lambda device: FaultyFactory(faults)):
-                yield
+        made = mock.patch("autofuse.search.tune.factory_of", lambda device: FaultyFactory(faults))
+        with mock.patch("autofuse.api.tuning.open_device", opened), made, short_limits():
+            yield
 
     return inject
 
@@ -139,7 +139,9 @@ def _denied(part: str, number: int, after: int) -> Iterator[None]:
         _RULES.remove(rule)
 
 
-def disk(part: str, number: int = errno.ENOSPC, after: int = 0) -> Callable[[Scene], contextlib.AbstractContextManager[None]]:
+def disk(
+    part: str, number: int = errno.ENOSPC, after: int = 0
+) -> Callable[[Scene], contextlib.AbstractContextManager[None]]:
     """Writing to paths with `part` in them fails, from the `after`-th time on; {folder} stands for the scene's folder."""
 
     @contextlib.contextmanager
@@ -164,7 +166,9 @@ def records_full(scene: Scene) -> Iterator[None]:
         c = connect(self)
         pages = c.execute("PRAGMA page_count").fetchone()[0]
         c.execute(f"PRAGMA max_page_count={pages}")
-        c.execute("CREATE TEMP TRIGGER IF NOT EXISTS full BEFORE INSERT ON measurements BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+        c.execute(
+            "CREATE TEMP TRIGGER IF NOT EXISTS full BEFORE INSERT ON measurements BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+        )
         return c
 
     with mock.patch.object(Records, "_connect", limited):
@@ -247,7 +251,9 @@ def clock_backwards(scene: Scene) -> Iterator[None]:
         yield
 
 
-def signalled(number: signal.Signals, at: str, times: int = 1) -> Callable[[Scene], contextlib.AbstractContextManager[None]]:
+def signalled(
+    number: signal.Signals, at: str, times: int = 1
+) -> Callable[[Scene], contextlib.AbstractContextManager[None]]:
     """A signal comes when the progress says `at`, or "" when results are written."""
 
     @contextlib.contextmanager

@@ -99,7 +99,12 @@ class Scene:
 
     def variables(self) -> dict[str, str]:
         """The environment of its tunes."""
-        fixed = {"AUTOFUSE_DATA": str(self.records.parent), "AUTOFUSE_CACHE": str(self.cache), "COLUMNS": "120", "NO_COLOR": "1"}
+        fixed = {
+            "AUTOFUSE_DATA": str(self.records.parent),
+            "AUTOFUSE_CACHE": str(self.cache),
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+        }
         return {**os.environ, "PYTHONPATH": str(ROOT), **fixed, **self.environment}
 
     def words(self, budget: float, *more: str) -> list[str]:
@@ -116,18 +121,27 @@ class Scene:
     def command(self, *words: str) -> Done:
         """Any command in this process."""
         out, err = io.StringIO(), io.StringIO()
-        with mock.patch.dict(os.environ, self.variables(), clear=True):
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                try:
-                    main(list(words))
-                except SystemExit as e:
-                    code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
+        with (
+            mock.patch.dict(os.environ, self.variables(), clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                main(list(words))
+            except SystemExit as e:
+                code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
         return Done(code, out.getvalue(), err.getvalue())
 
     def started(self, budget: float, *more: str, **how: object) -> subprocess.Popen[bytes]:
         """A tune in a process of its own."""
         command = [sys.executable, "-m", "autofuse.cli.main", *self.words(budget, *more)]
-        given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "env": self.variables(), "cwd": self.folder, **how}
+        given = {
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.PIPE,
+            "env": self.variables(),
+            "cwd": self.folder,
+            **how,
+        }
         return subprocess.Popen(command, start_new_session=True, **given)  # type: ignore[call-overload, no-any-return]
 
     # ---- what must hold
@@ -182,7 +196,10 @@ def copied(scene: Scene, folder: Path) -> Scene:
 def short_limits() -> Iterator[None]:
     """Candidates that hang are given up after two seconds."""
     limits = Limits(prepare=60, open=2.5, shoot=2.5, model=60)
-    with mock.patch("autofuse.measure.device_bench.Limits", lambda: limits), mock.patch("autofuse.measure.client._REST_SECONDS", 0.5):
+    with (
+        mock.patch("autofuse.measure.device_bench.Limits", lambda: limits),
+        mock.patch("autofuse.measure.client._REST_SECONDS", 0.5),
+    ):
         yield
 
 
@@ -220,14 +237,19 @@ def role(pid: int) -> str:
     return "worker" if "autofuse.measure.worker" in words else "tune" if "autofuse.cli.main" in words else "compiler"
 
 
-def kill_one(scene: Scene, wanted: str, after: float, budget: float) -> tuple[str, int, str]:
-    """Start a tune, kill -9 one of its processes after a while; what was killed, the exit code, and what was said."""
+def kill_one(scene: Scene, wanted: str, after: float, budget: float, measuring: bool = False) -> tuple[str, int, str]:
+    """Start a tune, kill -9 one of its processes after a while (counted from its start, or from that of its worker); what was killed, the exit
+    code, and what was said."""
     process = scene.started(budget)
     deadline = time.monotonic() + after
     killed = "nothing"
     while process.poll() is None:
         mine = descendants(process.pid)
         time.sleep(0.005)
+        if measuring and any(role(p) == "worker" for p in mine):
+            deadline, measuring = time.monotonic() + after, False
+        if measuring:
+            continue
         if time.monotonic() < deadline:
             continue
         found = [p for p in (process.pid, *mine) if role(p) == wanted]

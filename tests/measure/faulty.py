@@ -20,7 +20,21 @@ from autofuse.errors import CompileError
 from autofuse.loops.ir import Kernel
 
 FAULTS = (
-    *("crash", "segv", "ill", "kill", "exit", "hang", "late", "late-hang", "wrong", "nan", "unstable", "poison", "special"),
+    *(
+        "crash",
+        "segv",
+        "ill",
+        "kill",
+        "exit",
+        "hang",
+        "late",
+        "late-hang",
+        "wrong",
+        "nan",
+        "unstable",
+        "poison",
+        "special",
+    ),
     *("memory", "greedy-memory", "compile", "garbage", "forged", "dies-later"),
 )
 
