@@ -244,6 +244,9 @@ class DeviceBench:
         keys = {key_of(name): name for name in NAMES}
         rows = {keys[k]: m for k, m in self._known(list(keys), "warm").items()}
         steady = False
+        for name in [n for n, m in rows.items() if not plausible(m, self.target, self.threads)]:
+            self._note(f"a recorded calibration ({name}) cannot be true: it is not used, and measured again")
+            rows.pop(name)
         # Measured in every tune: a record may be of a moment when something else was running. The best runs of all tunes count.
         if time.monotonic() < deadline:
             try:
@@ -251,12 +254,6 @@ class DeviceBench:
                 found = self._ask(Calibrate(), self.limits.prepare)
                 if not isinstance(found, dict):
                     raise LaunchError(f"the process answered {type(found).__name__}")
-                for name, m in list(rows.items()):
-                    if not plausible(m, self.target, self.threads):
-                        self._note(
-                            f"a recorded calibration ({name}) cannot be true: it is not used, and measured again"
-                        )
-                        rows.pop(name)
                 steady = all(_near_best(m, rows.get(name)) for name, m in found.items())
                 rows = {name: _merged(m, rows.get(name)) for name, m in found.items()}
                 self._store(list(rows.values()))

@@ -239,7 +239,7 @@ TABLE: tuple[Fault, ...] = (
         quick=True,
     ),
     Fault("the results' folder is read-only", D("{folder}/results", errno.EROFS), 1, "Read-only.*--output"),
-    Fault("the records' disk is full", inject.records_full, says="not remembered.*AUTOFUSE_DATA", budget=4.0),
+    Fault("the records' disk is full", inject.records_full, says="cannot be written.*AUTOFUSE_DATA", budget=1.0),
     Fault("the records are read-only", inject.records_read_only, says="readonly.*adds nothing", budget=0.2),
     Fault("the temporary folder is full", D("autofuse-scratch"), 1, "No space.*TMPDIR"),
     Fault(
@@ -264,7 +264,7 @@ TABLE: tuple[Fault, ...] = (
         "a recorded calibration cannot be true",
         inject.sql("UPDATE measurements SET samples_ns='[1,1,1]' WHERE key='calibration:copy:1'"),
         says="cannot be true",
-        budget=4.0,
+        budget=0.2,
     ),
     Fault(
         "recorded plans are foreign",
