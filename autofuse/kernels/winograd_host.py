@@ -26,7 +26,15 @@ from autofuse.kernels.contract_tile import At, Panel, Rows, Tile, shielded
 from autofuse.kernels.contract_window import segments
 from autofuse.kernels.layouts import blocked, channel_block
 from autofuse.kernels.preparation import Preparation
-from autofuse.kernels.winograd_transform import SIZES, Setting, setting, tile_read, transform_input, transform_output
+from autofuse.kernels.winograd_transform import (
+    SIZES,
+    Setting,
+    arithmetic,
+    setting,
+    tile_read,
+    transform_input,
+    transform_output,
+)
 from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
 
@@ -96,14 +104,15 @@ class WinogradHost:
 
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""
-        w = _Winograd(_Shape(variant, target), schedule)
+        shape = _Shape(variant, target)
+        w = _Winograd(shape, schedule)
         body = w.grid()
         kernel = Kernel(
             "winograd",
             w.binding.parameters,
             body,
             body.var.extent or 0,
-            flops=variant.program.flops,
+            flops=arithmetic(shape.s, shape.size, shape.tiles, variant.program.flops),
             bytes=w.binding.nbytes,
         )
         return Lowered((RegionLaunch(verify_kernel(kernel), w.binding.arguments),))
