@@ -187,8 +187,8 @@ def arithmetic(s: Setting, size: int, tiles: int, flops: int) -> int:
     channels, features = s.channel.extent or 1, s.n.extent or 1
     coefficients = [sum(x != 0 for row in matrix for x in row) for matrix in (f.input, f.output)]
     # a dimension after the other: one that was transformed already has as many places as come out of it
-    taken = coefficients[0] * sum(side ** (rank - 1) for _ in range(rank))
+    taken = coefficients[0] * rank * side ** (rank - 1)
     given = coefficients[1] * sum(size**k * side ** (rank - 1 - k) for k in range(rank))
-    own = 2 * tiles * (side**rank * channels * features + taken * channels + given * features)
+    own = int(2 * tiles * (side**rank * channels * features + taken * channels + given * features))
     points = math.prod(a.extent or 1 for a in (*s.images, *s.spaces, s.n))
     return own + max(0, flops - 2 * points * channels * int(s.reach**rank))
