@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autofuse.search.candidates import NEAR
 from autofuse.search.exact.costs import CLOSED_AFTER, HEADROOM
 from autofuse.search.exact.regions import Enumerated
-from autofuse.search.kernel_study import NEAR
 
 
 @dataclass(frozen=True)

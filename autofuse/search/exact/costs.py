@@ -15,8 +15,9 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir.layout import Layout
 from autofuse.kernels.base import Variant
 from autofuse.kernels.families import variants
+from autofuse.search.candidates import NEAR
 from autofuse.search.exact.bounds import Bounds, Interval
-from autofuse.search.kernel_study import NEAR, KernelStudies
+from autofuse.search.kernel_study import KernelStudies
 
 CLOSED_AFTER = 6
 HEADROOM = 0.25

@@ -1,0 +1,99 @@
+"""What kernels cost, as assignments see it: measured times alone or in place, and estimates on the scale of what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+
+from autofuse.engine.options import Option, estimate
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.families import family, variants
+from autofuse.measure.result import Status
+from autofuse.search.study import KernelStudy
+
+IN_PLACE = 0.1
+"""Beyond this relative difference a kernel's time inside an engine replaces its time alone."""
+
+
+class KernelCosts:
+    """Prices the variants of studies. `studies` are all of a tune: an algorithm that was measured in one tells of it in the others."""
+
+    def __init__(self, target: Target, threads: int, studies: Mapping[str, KernelStudy]) -> None:
+        self.target = target
+        self.threads = threads
+        self._studies = studies
+        self._estimates: dict[int, tuple[Variant, float]] = {}
+
+    def estimate(self, v: Variant) -> float:
+        """Seconds by arithmetic, bytes and a launch."""
+        found = self._estimates.get(id(v))
+        if found is None or found[0] is not v:
+            found = self._estimates[id(v)] = (v, max(estimate(v, self.target, self.threads), 1e-9))
+        return found[1]
+
+    def heuristic(self, v: Variant) -> Schedule:
+        """The schedule that is good without any search."""
+        return family(v.family).heuristic(v, self.target)
+
+    def options(self, study: KernelStudy) -> list[Option]:
+        """Every variant that may be used: measured ones with their best schedule, others with an estimate."""
+        out = [Option(v, Schedule(()), 0.0, True) for v in variants(study.program, self.target) if v.family == "view"]
+        ratios: dict[tuple[str, str], float] = {}
+        for v, seconds in study.timed():
+            ratio = seconds / self.estimate(v)
+            name = (v.family, v.algorithm)
+            ratios[name] = min(ratio, ratios.get(name, ratio))
+        failed = {key for (key, _), t in study.tried.items() if t.measurement.status is not Status.SKIPPED}
+        # An algorithm that failed wherever it was tried is not trusted in other layouts while there is one that works.
+        working = {(t.choice[0].family, t.choice[0].algorithm) for t in study.best.values()}
+        tried = {(t.choice[0].family, t.choice[0].algorithm) for t in study.tried.values()}
+        suspect = tried - working if working else set()
+        for v in study.variants:
+            if (v.family, v.algorithm) in suspect:
+                continue
+            best = study.best.get(study.key(v))
+            placed = study.in_place.get(study.key(v))
+            if best is not None:
+                same = placed is not None and placed[0] == best.choice[1]
+                seconds = placed[1] if placed is not None and same else best.seconds
+                out.append(Option(v, best.choice[1], seconds, True))
+            elif placed is not None and study.key(v) not in failed:
+                out.append(Option(v, placed[0], placed[1], True))
+            elif study.key(v) not in failed:
+                # Estimates are hopeful. Unscaled, whatever was not measured would look better than what was.
+                scale = ratios.get((v.family, v.algorithm), max(1.0, self._usual(v.family, v.algorithm)))
+                out.append(Option(v, self.heuristic(v), self.estimate(v) * scale))
+        return out
+
+    def _usual(self, name: str, algorithm: str) -> float:
+        """By how much measurements exceed estimates for an algorithm, over all studies."""
+        ratios = [
+            seconds / self.estimate(v)
+            for s in self._studies.values()
+            for v, seconds in s.timed()
+            if (v.family, v.algorithm) == (name, algorithm)
+        ]
+        return statistics.median(ratios) if ratios else 1.0
+
+
+def place(seen: Iterable[tuple[KernelStudy, Variant, Schedule, float]]) -> None:
+    """Take in kernels as they were timed inside an engine, in seconds.
+
+    They price variants that were not measured alone. Where both are known they are put on one scale first, by the ratio over all of the
+    engine's kernels, because the machine's speed drifts; what still differs by more than a tenth is worth more than a timing alone.
+    """
+    rows = list(seen)
+    alone = {}
+    for k, (study, v, schedule, _) in enumerate(rows):
+        best = study.best.get(study.key(v))
+        if best is not None and best.choice[1] == schedule:
+            alone[k] = best.seconds
+    together = sum(rows[k][3] for k in alone)
+    scale = sum(alone.values()) / together if together > 0 else 1.0
+    for k, (study, v, schedule, seconds) in enumerate(rows):
+        scaled = seconds * scale
+        if k in alone and abs(scaled / alone[k] - 1) <= IN_PLACE:
+            study.in_place.pop(study.key(v), None)
+        else:
+            study.in_place[study.key(v)] = (schedule, scaled)
