@@ -30,10 +30,12 @@ from autofuse.kernels.winograd_transform import (
     SIZES,
     Setting,
     arithmetic,
+    multiplications,
     setting,
     tile_read,
     transform_input,
     transform_output,
+    transforms,
 )
 from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
@@ -150,6 +152,12 @@ class _Shape:
     def flat(self, cell: Cell) -> int:
         """The number of a position among the points of a tile."""
         return sum(k * self.side**d for d, k in enumerate(reversed(cell)))
+
+
+def whole_products(variant: Variant, target: Target) -> int:
+    """FLOPs of the products of all tiles in whole vectors of features, and half of the transforms: sums that are shared save no more."""
+    w = _Shape(variant, target)
+    return multiplications(w.s, w.size, w.tiles, w.vectors * w.block) + transforms(w.s, w.size, w.tiles) // 2
 
 
 @dataclass

@@ -46,6 +46,7 @@ from autofuse.measure.racing import RaceRules, race
 from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.measure.result import Measurement, Opened, Status
+from autofuse.measure.seeding import Seeding
 
 _OPEN_BYTES = 1 << 30
 _MOST_OPEN = 16
@@ -81,6 +82,7 @@ class DeviceBench:
         self.device = device
         self.graph = graph
         self.records = records
+        self._seeding = Seeding(records) if records is not None else None
         self.tolerance = tolerance if tolerance is not None else Tolerance()
         self.limits = limits if limits is not None else Limits()
         self.notes: list[str] = []
@@ -117,6 +119,7 @@ class DeviceBench:
         again: int = 0,
     ) -> list[Measurement]:
         """See Bench."""
+        self._describe(program)
         blanks = compile_choices(self.device, choices)
         state = "rotated" if self._rotate and any(t.constant for t in program.inputs) else "warm"
         known = self._known([b.key for b in blanks[again:] if b.key], state)
@@ -161,6 +164,23 @@ class DeviceBench:
         except StorageError as e:
             self._note(str(e))
             return []
+
+    def seeds(self, program: RegionProgram) -> list[Measurement]:
+        """See Bench."""
+        if self._seeding is None:
+            return []
+        try:
+            return self._seeding.rows(program)
+        except StorageError as e:
+            self._note(str(e))
+            return []
+
+    def _describe(self, program: RegionProgram) -> None:
+        try:
+            if self._seeding is not None:
+                self._seeding.describe(program)
+        except StorageError as e:
+            self._note(str(e))
 
     def _batch(
         self, choices: Mapping[int, Choice], blanks: Mapping[int, Measurement], deadline: float
@@ -225,6 +245,11 @@ class DeviceBench:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+    @property
+    def seeding_notes(self) -> list[str]:
+        """What the records of other compilers, drivers and devices were used for, in words."""
+        return self._seeding.notes() if self._seeding is not None else []
 
     def reached(self, deadline: float) -> Reached:
         """See Bench."""

@@ -1,7 +1,8 @@
 """Records: what was ever measured on this machine, in one SQLite table that all tunes share.
 
-A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state.
-Adding a choice to a search space leaves all other rows valid. The file is in WAL mode, so that several tunes may read and
+A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state; its environment names
+the compiler or driver. Adding a choice to a search space leaves all other rows valid. Rows of another device or environment of
+the same kind are never taken for measured: they are seeds, and are measured again. The file is in WAL mode, so that several tunes may read and
 write at once. Rows that make no sense are passed over; a file that is no database is put aside, never deleted.
 """
 
@@ -33,15 +34,23 @@ CREATE TABLE IF NOT EXISTS measurements (
     version INTEGER NOT NULL, signature TEXT NOT NULL, family TEXT NOT NULL, algorithm TEXT NOT NULL, layouts TEXT NOT NULL,
     schedule TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, samples_ns TEXT NOT NULL, error REAL,
     compile_seconds REAL NOT NULL, registers INTEGER NOT NULL, spill_bytes INTEGER NOT NULL, shared_bytes INTEGER NOT NULL,
-    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL,
+    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL, environment TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (key, device, threads, state)
 )
 """
+_SIGNATURES = (
+    "CREATE TABLE IF NOT EXISTS signatures (signature TEXT PRIMARY KEY, family TEXT NOT NULL, traits TEXT NOT NULL)"
+)
 _INDEX = "CREATE INDEX IF NOT EXISTS by_signature ON measurements (signature, device, threads, state)"
 _COLUMNS = (
     "key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples_ns, error, "
     "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model"
 )
+
+_ADDED = {"environment": "TEXT NOT NULL DEFAULT ''"}
+"""Columns that tables of earlier versions lack."""
+_HERE = "device=? AND threads=? AND environment IN ('', ?)"
+"""The rows that hold as they are. Those of the time before environments were written down are trusted by their keys."""
 
 T = TypeVar("T")
 
@@ -56,12 +65,13 @@ def default_path() -> Path:
 
 
 class Records:
-    """The table. One instance serves one process; `device` and `threads` say whose rows it reads and writes."""
+    """The table. One instance serves one process; `device`, `threads` and `environment` say whose rows it reads and writes."""
 
-    def __init__(self, device: str, threads: int, path: Path | str | None = None) -> None:
+    def __init__(self, device: str, threads: int, path: Path | str | None = None, environment: str = "") -> None:
         """Open or create. `path` ":memory:" keeps nothing. StorageError where the file can be neither read nor made."""
         self.device = device
         self.threads = threads
+        self.environment = environment
         self.path = str(path) if path is not None else str(default_path())
         self.notes: list[str] = []
         self._lock = threading.Lock()
@@ -94,6 +104,8 @@ class Records:
             with c:
                 c.execute(_SCHEMA)
                 c.execute(_INDEX)
+                c.execute(_SIGNATURES)
+            _add_columns(c)
             # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
             c.execute(f"SELECT {_COLUMNS}, measured_at FROM measurements LIMIT 0")
         except sqlite3.OperationalError as e:
@@ -120,6 +132,10 @@ class Records:
 
     # ---- reading
 
+    @property
+    def _here(self) -> tuple[str, int, str]:
+        return self.device, self.threads, self.environment
+
     def find(self, keys: Iterable[str], state: str) -> dict[str, Measurement]:
         """The rows of these kernels on this device, by key. Rows that can't be understood are left out."""
         wanted = list(dict.fromkeys(keys))
@@ -128,8 +144,8 @@ class Records:
             part = wanted[k : k + _CHUNK]
             marks = ",".join("?" * len(part))
             rows = self._ask(
-                f"SELECT {_COLUMNS} FROM measurements WHERE device=? AND threads=? AND state=? AND key IN ({marks})",
-                (self.device, self.threads, state, *part),
+                f"SELECT {_COLUMNS} FROM measurements WHERE {_HERE} AND state=? AND key IN ({marks})",
+                (*self._here, state, *part),
             )
             for m in filter(None, map(_measurement, rows)):
                 found[m.key] = m
@@ -138,10 +154,46 @@ class Records:
     def of_signature(self, signature: str) -> list[Measurement]:
         """Every row of a kernel signature on this device, the oldest first."""
         rows = self._ask(
-            f"SELECT {_COLUMNS} FROM measurements WHERE signature=? AND device=? AND threads=? ORDER BY measured_at",
-            (signature, self.device, self.threads),
+            f"SELECT {_COLUMNS} FROM measurements WHERE {_HERE} AND signature=? ORDER BY measured_at",
+            (*self._here, signature),
         )
         return [m for m in map(_measurement, rows) if m is not None]
+
+    def elsewhere(self, signature: str) -> list[tuple[Measurement, str]]:
+        """Rows of a signature that do not hold here, with where they are from in words: of another driver or compiler, number of
+        threads, or device of the same kind. Those of this device come first."""
+        rows = self._ask(
+            f"SELECT {_COLUMNS}, device, threads, environment FROM measurements WHERE signature=? AND device LIKE ? "
+            f"AND NOT ({_HERE}) ORDER BY device=? DESC, threads=? DESC, measured_at",
+            (signature, f"{self.device.partition('|')[0]}|%", *self._here, self.device, self.threads),
+        )
+        found = []
+        for *row, device, threads, environment in rows:
+            m = _measurement(tuple(row))
+            if m is not None:
+                found.append((m, self._origin(str(device), int(str(threads)), str(environment))))
+        return found
+
+    def _origin(self, device: str, threads: int, environment: str) -> str:
+        if device != self.device:
+            return f"another device ({device.replace('|', ' ')})"
+        if threads != self.threads:
+            return f"{threads} threads"
+        return f"another compiler or driver ({environment})"
+
+    def describe(self, signature: str, family: str, traits: str) -> None:
+        """Keep what tells how alike signatures are. `family` limits what is compared."""
+
+        def write(c: sqlite3.Connection) -> None:
+            with c:
+                c.execute("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", (signature, family, traits))
+
+        self._guard("written", write)
+
+    def described(self, family: str) -> list[tuple[str, str]]:
+        """The signatures of a family with their traits."""
+        rows = self._ask("SELECT signature, traits FROM signatures WHERE family=?", (family,))
+        return [(str(signature), str(traits)) for signature, traits in rows]
 
     def count(self) -> int:
         """Rows of this device."""
@@ -161,13 +213,14 @@ class Records:
         fresh = [m for m in rows if not m.cached]
         if not fresh:
             return
-        marks = ",".join("?" * 21)
-        statement = f"INSERT OR REPLACE INTO measurements (device, threads, {_COLUMNS}, measured_at) VALUES ({marks})"
+        names = ("device", "threads", "environment", *_COLUMNS.split(", "), "measured_at")
+        marks = ",".join("?" * len(names))
+        statement = f"INSERT OR REPLACE INTO measurements ({', '.join(names)}) VALUES ({marks})"
         now = time.time()
 
         def write(c: sqlite3.Connection) -> None:
             with c:
-                c.executemany(statement, [(self.device, self.threads, *_columns(m), now) for m in fresh])
+                c.executemany(statement, [(*self._here, *_columns(m), now) for m in fresh])
 
         self._guard("written", write, f"; {len(fresh)} measured kernels are not remembered for the next tune")
 
@@ -198,6 +251,21 @@ class Records:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _add_columns(c: sqlite3.Connection) -> None:
+    """Bring a table of an earlier version up to date; all its rows stay."""
+    there = {str(row[1]) for row in c.execute("PRAGMA table_info(measurements)")}
+    if not {"key", "samples_ns"} <= there:
+        return
+    for name, kind in _ADDED.items():
+        if name not in there:
+            try:
+                with c:
+                    c.execute(f"ALTER TABLE measurements ADD COLUMN {name} {kind}")
+            except sqlite3.OperationalError as e:
+                if "duplicate column" not in str(e):  # another tune was faster
+                    raise
 
 
 def _columns(m: Measurement) -> tuple[object, ...]:

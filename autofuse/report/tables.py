@@ -21,7 +21,7 @@ STEPS = ("unfused", "tuned", "fused", "other-algorithm")
 TRADE_OFF_COLUMNS = columns(
     "trial:i plan step origin status best:b pareto:b median_ms:f p10_ms:f p90_ms:f runs:i gain:f launches:i bytes_model:i "
     "bytes_measured:f flops:i floor_ms:f share_of_floor:f bound peak_bytes:i compile_seconds:f error:f regions:i "
-    "estimate_ms:f elapsed_seconds:f reason samples_ns region_ns plan_json"
+    "estimate_ms:f whole_ms:f in_place_ms:f additive_error:f again:b elapsed_seconds:f reason samples_ns region_ns plan_json"
 )
 RAW_COLUMNS = ("samples_ns", "region_ns", "plan_json")
 """Columns that only the parquet file has: they are no reading matter."""
@@ -71,6 +71,10 @@ def _plan_row(p: PlanRow, outcome: TuneOutcome) -> dict[str, object]:
         "error": p.error,
         "regions": len(p.plan.regions),
         "estimate_ms": p.estimate_ns * MS if p.estimate_ns else float("nan"),
+        "whole_ms": p.whole_ns * MS if p.whole_ns else float("nan"),
+        "in_place_ms": sum(p.region_ns) * MS if p.region_ns else float("nan"),
+        "additive_error": p.off,
+        "again": p.again,
         "elapsed_seconds": p.elapsed_seconds,
         "reason": p.reason,
         "samples_ns": list(p.samples_ns),
@@ -97,7 +101,7 @@ def _reference_ms(table: pd.DataFrame) -> float:
 KERNEL_COLUMNS = columns(
     "signature family algorithm layouts schedule key status median_us:f p10_us:f p90_us:f runs:i flops:i bytes_model:i "
     "floor_us:f share_of_floor:f gflops:f gbytes_per_s:f bound error:f compile_seconds:f registers:i spill_bytes:i "
-    "shared_bytes:i cached:b reason samples_ns"
+    "shared_bytes:i cached:b study reason samples_ns"
 )
 
 
@@ -134,6 +138,7 @@ def _kernel_row(k: KernelRow) -> dict[str, object]:
         "spill_bytes": k.spill_bytes,
         "shared_bytes": k.shared_bytes,
         "cached": k.cached,
+        "study": k.study,
         "reason": k.reason,
         "samples_ns": list(k.samples_ns),
     }

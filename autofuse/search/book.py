@@ -15,6 +15,9 @@ from autofuse.measure.result import Opened, Status
 
 _FIRST_ROUNDS = 3
 _STAMPED = 5
+_STAMPED_AGAIN = 15
+APART = 0.1
+"""Where the sum of a plan's kernels is this much off the whole, relative to it, its kernels are measured again in place."""
 _LONGEST_RUN = 0.25
 _MOST_REPEATS = 20
 _FEWEST_ROUNDS, _MOST_ROUNDS = 10, 24
@@ -35,6 +38,19 @@ class Entry:
     samples: list[int] = field(default_factory=list)
     finals: list[int] = field(default_factory=list)
     region_ns: tuple[float, ...] = ()
+    known: bool = False
+    """Whether the estimate is a sum of measured kernels only."""
+    again: bool = False
+    """Whether its kernels were measured again in place, because their sum was off."""
+    whole_ns: float = 0.0
+    """The median when it was tried, which is what the estimate is held against; 0 where it did not run."""
+
+    @property
+    def off(self) -> float:
+        """By how much the sum of its kernels was off the whole, relative to it; NaN where some were never measured."""
+        if not (self.known and self.estimate_ns > 0 and self.whole_ns > 0):
+            return math.nan
+        return self.estimate_ns / self.whole_ns - 1
 
     @property
     def ok(self) -> bool:
@@ -68,15 +84,18 @@ class Book:
     def tried(self, plan: Plan) -> bool:
         return plan.key in self.entries
 
-    def attempt(self, plan: Plan, step: str, estimate_seconds: float) -> Entry:
-        """Open, check and time a plan; it becomes the incumbent where it is faster in paired rounds. A plan is tried once."""
+    def attempt(self, plan: Plan, step: str, estimate_seconds: float, known: bool = False) -> Entry:
+        """Open, check and time a plan; it becomes the incumbent where it is faster in paired rounds. A plan is tried once.
+
+        Where the estimate is the sum of `known` kernels and more than a tenth off, they are stamped again, with more runs.
+        """
         found = self.entries.get(plan.key)
         if found is not None:
             return found
         start = self._elapsed()
         handle, opened = self._bench.open(plan)
         estimate_ns = estimate_seconds * 1e9 if math.isfinite(estimate_seconds) else 0.0
-        entry = Entry(plan, step, len(self.entries), estimate_ns, opened, self._elapsed())
+        entry = Entry(plan, step, len(self.entries), estimate_ns, opened, self._elapsed(), known=known)
         self.entries[plan.key] = entry
         if not opened.ok:
             return entry
@@ -85,7 +104,11 @@ class Book:
         if not entry.ok:
             self._drop(entry)
             return entry
+        entry.whole_ns = entry.ns
         self.profile([entry], _STAMPED)
+        if abs(entry.off) > APART and entry.region_ns:
+            entry.again = True
+            self.profile([entry], _STAMPED_AGAIN)
         if self.best is None or self._faster(entry, self.best):
             old, self.best = self.best, entry
             if old is not None:

@@ -1,7 +1,7 @@
 """Which candidates of a kernel signature are worth trying next.
 
-Every worthwhile variant is tried with its heuristic schedule and with what earlier tunes found; small spaces are then tried whole, larger
-ones by Optuna, among the variants near the best.
+Every worthwhile variant is tried with its heuristic schedule, with what earlier tunes found, and with what was best for the signatures that
+are nearest to it; small spaces are then tried whole, larger ones by Optuna, among the variants near the best.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Choice as Value
-from autofuse.kernels.base import Variant
-from autofuse.kernels.families import family, schedules
+from autofuse.kernels.base import Schedule, Variant
+from autofuse.kernels.families import allows, family, schedules
 from autofuse.kernels.space import Spaces
 from autofuse.measure.bench import Bench, Choice, layouts_text
 from autofuse.search.kernel_costs import KernelCosts
@@ -26,6 +26,8 @@ MOST_SCHEDULES = 20_000
 """Schedules of one variant that are looked at."""
 SEEDS = 6
 """Records of a signature that are tried first."""
+KIN = 4
+"""Candidates that are taken over from other signatures, or from other compilers, drivers and devices."""
 OTHER_CLASS = 24
 """Candidates of the slower of the two classes, direct and tolerant algorithms, that are searched: baselines are tuned, too."""
 NEAR = 1.5
@@ -59,8 +61,12 @@ class Candidates:
 
         for choice in self._seeds(study):
             add(choice)
-        asked = [v for v in only if not study.is_broken(v)]
-        for v in asked if only else self._worthwhile(study):
+        first = [v for v in only if not study.is_broken(v)] if only else self._worthwhile(study)
+        if not only and first:
+            add((first[0], self._costs.heuristic(first[0])))
+            for choice in self._kin(study, first):
+                add(choice)
+        for v in first:
             add((v, self._costs.heuristic(v)))
         if len(out) == batch or len(study.tried) >= MOST_TRIALS or (only and out):
             return out
@@ -84,6 +90,29 @@ class Candidates:
                         if schedule is not None:
                             study.seeds.append((v, schedule))
         return study.seeds
+
+    def _kin(self, study: KernelStudy, worthwhile: Sequence[Variant]) -> list[Choice]:
+        """What was best for the nearest other signatures, and for this one elsewhere, as far as it is legal here.
+
+        A row speaks for the variant with its layouts, or else for the likeliest one of its algorithm.
+        """
+        if study.kin is None:
+            study.kin = []
+            for m in self._bench.seeds(study.program):
+                alike = [v for v in worthwhile if (v.family, v.algorithm) == (m.family, m.algorithm)]
+                v = next((v for v in alike if layouts_text(v) == m.layouts), alike[0] if alike else None)
+                schedule = None if v is None else self._legal_near(study, v, Schedule.parse(m.schedule))
+                if v is not None and schedule is not None and (v, schedule) not in study.kin:
+                    study.kin.append((v, schedule))
+                if len(study.kin) == KIN:
+                    break
+        return study.kin
+
+    def _legal_near(self, study: KernelStudy, v: Variant, wish: Schedule) -> Schedule | None:
+        """The schedule itself where it is legal for a variant (listing all takes long), else the untried one that is nearest to it."""
+        if allows(v, wish, self._target, self._spaces):
+            return wish
+        return self._table(study, v).nearest(wish.values)
 
     def _worthwhile(self, study: KernelStudy) -> list[Variant]:
         """The variants that may still win, the likeliest first."""

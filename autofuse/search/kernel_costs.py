@@ -10,7 +10,7 @@ from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import family, variants
 from autofuse.measure.result import Status
-from autofuse.search.study import KernelStudy
+from autofuse.search.study import KernelStudy, Tried
 
 IN_PLACE = 0.1
 """Beyond this relative difference a kernel's time inside an engine replaces its time alone."""
@@ -55,9 +55,7 @@ class KernelCosts:
             best = study.best.get(study.key(v))
             placed = study.in_place.get(study.key(v))
             if best is not None:
-                same = placed is not None and placed[0] == best.choice[1]
-                seconds = placed[1] if placed is not None and same else best.seconds
-                out.append(Option(v, best.choice[1], seconds, True))
+                out.append(Option(v, best.choice[1], _in_engine(study, best, placed), True))
             elif placed is not None and study.key(v) not in failed:
                 out.append(Option(v, placed[0], placed[1], True))
             elif study.key(v) not in failed:
@@ -77,13 +75,30 @@ class KernelCosts:
         return statistics.median(ratios) if ratios else 1.0
 
 
-def place(seen: Iterable[tuple[KernelStudy, Variant, Schedule, float]]) -> None:
+def _in_engine(study: KernelStudy, best: Tried, placed: tuple[Schedule, float] | None) -> float:
+    """The seconds of a variant's best schedule as it may be expected in an engine: where another schedule was timed there, it is taken
+    to be as much slower or faster than alone as that one was."""
+    if placed is None:
+        return best.seconds
+    schedule, seconds = placed
+    if schedule == best.choice[1]:
+        return seconds
+    other = study.tried.get((study.key(best.choice[0]), schedule.text()))
+    return best.seconds * seconds / other.seconds if other is not None and other.measurement.ok else best.seconds
+
+
+def place(seen: Iterable[tuple[KernelStudy, Variant, Schedule, float]], instead: bool = False) -> None:
     """Take in kernels as they were timed inside an engine, in seconds.
 
     They price variants that were not measured alone. Where both are known they are put on one scale first, by the ratio over all of the
     engine's kernels, because the machine's speed drifts; what still differs by more than a tenth is worth more than a timing alone.
+    `instead`: the engine as a whole showed that times alone don't hold, so that those in place are taken as they are.
     """
     rows = list(seen)
+    if instead:
+        for study, v, schedule, seconds in rows:
+            study.in_place[study.key(v)] = (schedule, seconds)
+        return
     alone = {}
     for k, (study, v, schedule, _) in enumerate(rows):
         best = study.best.get(study.key(v))

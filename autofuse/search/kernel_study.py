@@ -22,9 +22,9 @@ from autofuse.kernels.space import Spaces
 from autofuse.measure.bench import Bench, layouts_text
 from autofuse.measure.result import Status
 from autofuse.search.budget import Clock, Pace
-from autofuse.search.candidates import NEAR, Candidates
+from autofuse.search.candidates import MOST_TRIALS, NEAR, Candidates
 from autofuse.search.kernel_costs import KernelCosts, place
-from autofuse.search.study import KernelStudy, Tried
+from autofuse.search.study import QUIET, KernelStudy, Tried
 
 BATCH = 6
 _FIRST_BATCH = 2
@@ -35,12 +35,6 @@ CONFIRMED = 3
 def _kind(program: RegionProgram) -> str:
     """Kernels that take about equally long to compile."""
     return "contract" if any(s.kind is Kind.CONTRACT for s in program.steps) else "other"
-
-
-def _schedule(text: str) -> Schedule:
-    """The schedule that was written as text."""
-    pairs = (part.split("=", 1) for part in text.split(" ") if "=" in part)
-    return Schedule.of({k: int(v) if v.lstrip("-").isdigit() else v for k, v in pairs})
 
 
 def _no_constants(program: RegionProgram) -> Mapping[int, np.ndarray]:
@@ -71,6 +65,8 @@ class KernelStudies:
         self._candidates = Candidates(bench, spaces, self._costs, sampler, seed)
         self._pace = Pace(clock)
         self._options: dict[str, list[Option]] = {}
+        self.bound: Callable[[Variant], float] = lambda v: 0.0
+        """Seconds that a variant takes at least; nothing is known before the device was calibrated."""
 
     # ---- what assignments see
 
@@ -107,9 +103,9 @@ class KernelStudies:
 
         return source
 
-    def observe_in_place(self, seen: Sequence[tuple[Variant, Schedule, float]]) -> None:
-        """Kernels as they were timed inside an engine, in seconds."""
-        place((self.of(v.program), v, schedule, seconds) for v, schedule, seconds in seen)
+    def observe_in_place(self, seen: Sequence[tuple[Variant, Schedule, float]], instead: bool = False) -> None:
+        """Kernels as they were timed inside an engine, in seconds; `instead` of their times alone, as they are."""
+        place(((self.of(v.program), v, schedule, seconds) for v, schedule, seconds in seen), instead)
         for v, _, _ in seen:
             self._options.pop(v.program.signature, None)
 
@@ -126,7 +122,7 @@ class KernelStudies:
         for m in self.bench.known(program.signature):
             for v in study.variants:
                 if (v.family, v.algorithm, layouts_text(v)) == (m.family, m.algorithm, m.layouts):
-                    study.keep(Tried((v, _schedule(m.schedule)), m))
+                    study.keep(Tried((v, Schedule.parse(m.schedule)), m))
         study.leader = min(study.best.values(), key=lambda t: t.seconds, default=None)
         self._options.pop(program.signature, None)
 
@@ -144,10 +140,14 @@ class KernelStudies:
     def step(self, program: RegionProgram, deadline: float, batch: int = BATCH, only: Sequence[Variant] = ()) -> bool:
         """Measure the next few candidates of a signature (of some variants, if given); False where there is none left."""
         study = self.of(program)
+        if not only and self._close(study):
+            self._options.pop(program.signature, None)
+            return False
         choices = self._candidates.next(study, batch, only)
         if not choices:
             if not only:
-                study.closed = True
+                study.verdict = self._exhausted(study)
+                self._options.pop(program.signature, None)
             return False
         study.batches += 1
         leader = study.leader
@@ -171,6 +171,33 @@ class KernelStudies:
         self._confirm(study, deadline)
         self._options.pop(program.signature, None)
         return True
+
+    def _close(self, study: KernelStudy) -> bool:
+        """Whether a study is over, by rules that its verdict states."""
+        if study.closed or study.leader is None:
+            return study.closed
+        bound = self._least(study)
+        if study.seconds <= (1 + study.noise) * bound:
+            study.verdict = f"its bound of {1e6 * bound:.3g} us is reached, but for the noise of {study.noise:.1%}"
+        elif study.sampler is not None and study.quiet() >= QUIET:
+            study.verdict = f"{QUIET} trials in a row gained less than the noise of {study.noise:.1%}"
+        return study.closed
+
+    @staticmethod
+    def _exhausted(study: KernelStudy) -> str:
+        if not study.tried:
+            return "no kernel can be tried"
+        if len(study.tried) >= MOST_TRIALS:
+            return f"{MOST_TRIALS} candidates were tried, the most of one signature"
+        return f"all candidates of its variants near the best were tried, {len(study.tried)} in all"
+
+    def _least(self, study: KernelStudy) -> float:
+        return min((self.bound(v) for v in study.variants), default=0.0)
+
+    def gap(self, program: RegionProgram) -> float:
+        """By how much the best kernel of a signature may still be beaten, as far as its bound says: 1 before there is one."""
+        study = self.of(program)
+        return 1.0 if study.leader is None else max(0.0, 1 - self._least(study) / study.seconds)
 
     def _confirm(self, study: KernelStudy, deadline: float) -> None:
         """Measure again what leads by a record alone: the machine may have been busy, or quieter, when that was made.

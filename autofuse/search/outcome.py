@@ -40,6 +40,12 @@ class PlanRow:
     elapsed_seconds: float
     region_ns: tuple[float, ...] = ()
     """Median nanoseconds of each region in place, in the plan's order (empty where not profiled)."""
+    whole_ns: float = 0.0
+    """The median when the plan was tried, beside which the estimate was made; 0 where it did not run."""
+    off: float = float("nan")
+    """By how much the estimate was off that, relative to it; NaN where a kernel of the plan had not been measured."""
+    again: bool = False
+    """Whether its kernels were measured again in place for that."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class KernelRow:
     shared_bytes: int
     cached: bool
     """True where an earlier tune measured it."""
+    study: str = ""
+    """Where the study of its signature stands: why it was closed, or how many candidates were tried."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ PLAN_SHARE = 0.85
 FINALISTS = 3
 _REPAIRS = 3
 _PROPOSALS = 6
+_LEAST_GAP = 0.05
+"""Kernels that are nearer to their bounds than this count as if they were this far: a bound may be wrong."""
 _PROMISING = 1.25
 """Plans whose estimate is within this factor of the best are worth having their kernels measured."""
 
@@ -72,7 +74,9 @@ class Session:
         best = self.book.best.ns if self.book.best is not None and self.book.best.ok else 0.0
         first = self.baselines[0].ns if self.baselines and self.baselines[0].ok else 0.0
         gap = self.sampler.gap if self.sampler is not None else float("nan")
-        self._progress(Event(self._phase, text, done, total, best, first, gap, self.budget.spent, self.budget.seconds))
+        spared = self.sampler.spared if self.sampler is not None else (0, 0)
+        spent, budget = self.budget.spent, self.budget.seconds
+        self._progress(Event(self._phase, text, done, total, best, first, gap, spent, budget, *spared))
 
     def tell_done(self) -> None:
         """Report the end."""
@@ -117,9 +121,10 @@ class Session:
     def _attempt(self, plan: Plan) -> Entry:
         """Try a plan end to end, and learn from it what its kernels take in place."""
         fresh = not self.book.tried(plan)
-        entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+        known = not self.planner.open_kernels(plan)
+        entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan), known)
         if fresh and entry.ok and entry.region_ns:
-            self.studies.observe_in_place(self.planner.placed(plan, entry.region_ns))
+            self.studies.observe_in_place(self.planner.placed(plan, entry.region_ns), instead=entry.again)
         return entry
 
     def _baseline(self, partition: Partition, origin: str, direct: bool = False, known: bool = False) -> Entry | None:
@@ -189,8 +194,7 @@ class Session:
             ready = {s: w for s, w in weights.items() if not self.studies.of(w[0]).closed}
             if not ready:
                 break
-            # The gain of another batch shrinks with every batch: the weight is divided among them.
-            chosen = max(ready, key=lambda s: ready[s][1] / (1 + self.studies.of(ready[s][0]).batches) ** 1.5)
+            chosen = max(ready, key=lambda s: self._promise(*ready[s]))
             program = ready[chosen][0]
             room = self.studies.room(program, self.budget.at(share))
             if room < 1:
@@ -200,6 +204,14 @@ class Session:
             self.tell(f"kernel {chosen[:8]} ({kinds})", total - len(ready), total)
             done += self.studies.step(program, self.budget.at(min(1.0, share + 0.1)), min(room, BATCH))
         return done > 0
+
+    def _promise(self, program: RegionProgram, seconds: float) -> float:
+        """What another batch of a kernel's trials may bring: its share of the time, as far as its bound leaves any to gain.
+
+        The gain of another batch shrinks with every batch: it is divided among them.
+        """
+        open_part = max(_LEAST_GAP, self.studies.gap(program))
+        return seconds * open_part / float((1 + self.studies.of(program).batches) ** 1.5)
 
     # ---- plans
 
@@ -339,6 +351,23 @@ class Session:
         plan = self.planner.plan(Partition(regions), best.plan.origin, known=True)
         if plan is not None and not self.planner.open_kernels(plan) and not self.book.tried(plan):
             self._attempt(plan)
+
+    def additivity(self) -> str:
+        """How far sums of kernels were from whole plans, in words; "" where no plan had all its kernels measured beforehand."""
+        known = [e for e in self.book.entries.values() if not math.isnan(e.off)]
+        if not known:
+            return ""
+        worst = max(known, key=lambda e: abs(e.off))
+        again = sum(e.again for e in known)
+        rest = "no kernel had to be measured again in place"
+        if again:
+            rest = (
+                f"for {again} of them the kernels were measured again in place, and the search went on with those times"
+            )
+        return (
+            f"the sum of kernels was within {abs(worst.off):.0%} of the whole for all {len(known)} plans whose kernels were all "
+            f"measured beforehand; {rest}"
+        )
 
     def failure(self) -> str:
         """Why no plan works, in words."""

@@ -15,6 +15,12 @@ from autofuse.measure.result import Measurement, Status
 from autofuse.search.schedule_sampler import ScheduleSampler
 from autofuse.search.tables import Table
 
+QUIET = 32
+"""Trials in a row without a gain after which a study is closed: by Laplace's rule the next one gains with a chance of 3 %."""
+QUIET_VARIANT = 5
+"""Trials of one variant in a row without a gain after which it counts as searched."""
+LEAST_NOISE = 0.01
+"""A gain of less is none, however quiet the machine is."""
 PATIENCE = 4
 """Failures of a variant, without a success, after which it is given up."""
 _DEADLY = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
@@ -47,10 +53,48 @@ class KernelStudy:
     in_place: dict[str, tuple[Schedule, float]] = field(default_factory=dict)
     """What a variant took inside an engine, in seconds, by its key."""
     batches: int = 0
-    closed: bool = False
+    verdict: str = ""
+    """Why the study was closed, in words; "" while it is open."""
     seeds: list[Choice] | None = None
+    kin: list[Choice] | None = None
     sampler: ScheduleSampler | None = None
     _keys: dict[int, tuple[Variant, str]] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is tried of its own accord (the exact solver may still ask for a variant)."""
+        return bool(self.verdict)
+
+    @property
+    def state(self) -> str:
+        """Where the study stands, in words."""
+        return f"closed: {self.verdict}" if self.closed else f"open: {len(self.tried)} candidates tried"
+
+    @property
+    def noise(self) -> float:
+        """The relative spread of the leader's samples, half the distance of their quartiles: a gain below it is none."""
+        samples = self.leader.measurement.samples_ns if self.leader is not None else ()
+        if len(samples) < 4:
+            return LEAST_NOISE
+        low, middle, high = np.quantile(np.asarray(samples, np.float64), (0.25, 0.5, 0.75))
+        return max(LEAST_NOISE, float((high - low) / 2 / middle))
+
+    def quiet(self, v: Variant | None = None) -> int:
+        """Trials (of a variant) since the last one that gained more than the noise; those that failed count."""
+        limit, best, since = 1 - self.noise, float("inf"), 0
+        key = None if v is None else self.key(v)
+        for (k, _), t in self.tried.items():
+            if key is not None and k != key:
+                continue
+            since += 1
+            if t.measurement.ok and t.seconds < limit * best:
+                best, since = t.seconds, 0
+        return since
+
+    def searched(self, v: Variant) -> bool:
+        """Whether the schedules of a variant were searched: all of them, or so many in a row without a gain."""
+        table = self.tables.get(self.key(v))
+        return self.quiet(v) >= QUIET_VARIANT or (table is not None and table.left == 0)
 
     @property
     def seconds(self) -> float:

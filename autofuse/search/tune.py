@@ -25,11 +25,13 @@ from autofuse.measure.bench import Bench
 from autofuse.measure.calibrate import Reached
 from autofuse.measure.client import DeviceFactory
 from autofuse.measure.device_bench import DeviceBench, Limits
+from autofuse.measure.identity import environment_of
 from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.peers import check_peer
 from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.search.budget import Budget
+from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.outcome import Calibration, TuneOutcome
@@ -145,7 +147,7 @@ def tune(
     try:
         outcome = tune_on(graph, bench, spaces, task, budget, progress, notes)
         text = best_text(graph, outcome.best, device)
-        return replace(outcome, best_text=text, notes=(*outcome.notes, *bench.notes))
+        return replace(outcome, best_text=text, notes=(*outcome.notes, *bench.notes, *bench.seeding_notes))
     finally:
         bench.close()
         if kept is not None:
@@ -160,7 +162,7 @@ def factory_of(device: Device) -> DeviceFactory:
 
 def _open_records(device: Device, path: Path | str | None, notes: list[str]) -> Records | None:
     try:
-        kept = Records(identity(device), device.threads, path)
+        kept = Records(identity(device), device.threads, path, environment_of(device))
     except StorageError as e:
         notes.append(f"{e} Nothing is remembered of this tune.")
         return None
@@ -226,6 +228,9 @@ def tune_on(
                 said += StudiesFile(task.storage).write(written, max(_STORAGE_SECONDS, 0.05 * budget.seconds))
             except StorageError as e:
                 said.append(str(e))
+    additivity = session.additivity()
+    if additivity:
+        said.append(additivity)
     if bench.oracle:
         said.append(f"numbers were compared with {bench.oracle}")
     session.tell_done()
@@ -265,6 +270,7 @@ def _run(session: Session, task: Task, reached: list[Reached]) -> None:
     session.tell("what the device reaches")
     found = session.bench.reached(session.budget.at(0.7))
     reached.append(found)
+    session.studies.bound = Bounds.of(found, session.bench.target).lower
     if not found.measured:
         session.notes.append(
             "the device's bandwidth and arithmetic are assumed, not measured: the budget was too short"

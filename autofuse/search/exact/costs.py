@@ -1,8 +1,9 @@
 """Costs of ways to run a region, as intervals: from the bounds up to what was measured.
 
 A *way* is a combination of layouts (and whether it is a view); its variants compete for it. The bound of a variant that was measured is what
-was measured once it is *closed*: all its schedules were tried, or CLOSED_AFTER of them; or it takes NEAR times what the fastest variant of
-its region takes, beyond which no schedules are searched. Until then its schedules may gain HEADROOM.
+was measured once it is *searched*: all its schedules were tried, or QUIET_VARIANT in a row gained nothing; or the study of its region is
+closed; or it takes NEAR times what the fastest variant of its region takes, beyond which no schedules are searched. Until then its
+schedules may gain HEADROOM.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from autofuse.search.candidates import NEAR
 from autofuse.search.exact.bounds import Bounds, Interval
 from autofuse.search.kernel_study import KernelStudies
 
-CLOSED_AFTER = 6
 HEADROOM = 0.25
 """By how much a kernel's time may still fall by other schedules, before it is closed: a stated assumption, not a measurement."""
 
@@ -49,9 +49,15 @@ class Pricing:
 
     def __init__(self, studies: KernelStudies, bounds: Bounds) -> None:
         self.studies = studies
-        self.bounds = bounds
+        self._bounds = bounds
+        studies.bound = bounds.lower
         self._ways: dict[str, tuple[Way, ...]] = {}
         self._prices: dict[str, tuple[object, Bounds, dict[Way, Price]]] = {}
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds as they are now."""
+        return self._bounds
 
     def ways(self, program: RegionProgram) -> tuple[Way, ...]:
         """The distinct ways to run a region, those of variants that may be used at all."""
@@ -79,7 +85,8 @@ class Pricing:
         """Correct the bounds by what was measured of a program."""
         for o in self.studies.options(program):
             if o.measured and o.variant.family != "view":
-                self.bounds = self.bounds.corrected(o.variant, o.seconds)
+                self._bounds = self._bounds.corrected(o.variant, o.seconds)
+        self.studies.bound = self._bounds.lower
 
     def _priced(self, program: RegionProgram, options: list[Option]) -> dict[Way, Price]:
         by_way: dict[Way, list[Option]] = {}
@@ -112,8 +119,8 @@ class Pricing:
         return min(o.seconds, max(bound, (1 - HEADROOM) * o.seconds))
 
     def _closed(self, v: Variant) -> bool:
-        tried, left = self.studies.effort(v)
-        return tried >= CLOSED_AFTER or not left
+        study = self.studies.of(v.program)
+        return study.closed or study.searched(v)
 
 
 def way_of(v: Variant) -> Way:

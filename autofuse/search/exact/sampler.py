@@ -131,8 +131,17 @@ class ExactPlanSampler:
             upper=self._upper,
             open=self._open,
             given_up=self._given_up(),
-            corrections=self.pricing.bounds.corrections,
+            corrected=self.pricing.bounds.words(),
+            measured=sum(1 for s in self._studies.studies.values() if s.tried or s.in_place),
+            closed=sum(s.closed for s in self._studies.studies.values() if s.tried),
         ).text()
+
+    @property
+    def spared(self) -> tuple[int, int]:
+        """Kernels (variants of distinct regions) whose time is known, and how many there are: the bounds spare the others so far."""
+        studies = self._studies.studies.values()
+        known = sum(len(s.best.keys() | s.in_place.keys()) for s in studies)
+        return known, sum(len(s.variants) for s in studies)
 
     # ---- solutions
 
