@@ -28,6 +28,7 @@ from autofuse.measure.bench import Choice
 from autofuse.measure.calibrate import NAMES, Reached, calibration_kernels, key_of, reached
 from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
 from autofuse.measure.compiling import compile_choices, compile_plan
+from autofuse.measure.noise import Learnt, Patience, Watched
 from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
 from autofuse.measure.programs import constant_bytes, region_bytes, repetition
 from autofuse.measure.protocol import (
@@ -96,6 +97,10 @@ class DeviceBench:
         self._opened: dict[int, tuple[Request, int, float]] = {}
         self._failures: dict[int, tuple[Status, str]] = {}
         self._model_ready = False
+        self._learnt = Learnt()
+        self._rounds = self._busy = 0
+        self._waited = 0.0
+        self._noise_note = ""
         # Weights that all fit the last cache together stay in it from run to run; only larger models read them from memory.
         weights = sum(a.nbytes for a in graph.constants.values())
         self._rotate = 0 if weights <= device.target.l3 // 2 else min(weights, 2 * max(device.target.l3, 1))
@@ -147,7 +152,15 @@ class DeviceBench:
                 out[k] = m
         for k, twin in twins.items():
             m = out[twin]
-            out[k] = replace(out[k], status=m.status, reason=m.reason, samples_ns=m.samples_ns, error=m.error)
+            out[k] = replace(
+                out[k],
+                status=m.status,
+                reason=m.reason,
+                samples_ns=m.samples_ns,
+                error=m.error,
+                repeats=m.repeats,
+                noisy=m.noisy,
+            )
         self._store([m for k, m in enumerate(out) if k not in twins])
         return out
 
@@ -209,20 +222,42 @@ class DeviceBench:
         def enough() -> bool:
             return time.monotonic() >= deadline
 
+        started = time.monotonic()
+        bound = min(_WAIT_SHARE * (deadline - started), _LONGEST_WAIT, _ALL_WAITS - self._waited)
+        shots = Watched(self.shoot, self._learnt, Patience(bound))
+
+        def over() -> bool:
+            return time.monotonic() - started > _RACE_SECONDS
+
         try:
-            samples = race(list(place), self.shoot, _KERNEL_RACE, enough)
+            samples = race(list(place), shots, _KERNEL_RACE, enough, over).samples
             for h, k in place.items():
                 failed = self._failures.get(h)
                 if failed is not None:
                     out[k] = replace(out[k], status=failed[0], reason=failed[1])
                 elif samples[h]:
-                    out[k] = replace(out[k], samples_ns=tuple(samples[h]))
+                    noisy = tuple(shots.noisy.get(h, ()))
+                    out[k] = replace(out[k], samples_ns=tuple(samples[h]), repeats=_KERNEL_RACE.repeats, noisy=noisy)
                 else:
                     out[k] = replace(out[k], status=Status.SKIPPED, reason="the budget ended before it was timed")
         finally:
+            self._tell_noise(shots)
             for h in place:
                 self.release(h)
         return out
+
+    def _tell_noise(self, shots: Watched[int]) -> None:
+        """Keep one note that says how much of what was timed was noisy."""
+        self._rounds += shots.rounds
+        self._busy += shots.busy
+        self._waited += shots.patience.waited
+        if self._busy > _WORTH_TELLING * self._rounds:
+            self.notes = [n for n in self.notes if n != self._noise_note]
+            self._noise_note = (
+                f"the machine was busy while kernels were timed: {self._busy} of {self._rounds} rounds are marked as noisy"
+                f" (waited {self._waited:.1f} s for it to calm down)"
+            )
+            self.notes.append(self._noise_note)
 
     def _known(self, keys: Sequence[str], state: str) -> dict[str, Measurement]:
         if self.records is None:
@@ -414,7 +449,14 @@ class DeviceBench:
         return alive
 
 
-_KERNEL_RACE = RaceRules(first_repeats=2, rounds=2, repeats=2, finalists=2, final_rounds=4)
+_KERNEL_RACE = RaceRules(
+    first_repeats=2, looks=1, rounds=2, repeats=2, finalists=2, final_rounds=12, chunk=4, level=0.1
+)
+_RACE_SECONDS = 0.3
+"""A race of kernels that has taken this long ends with its first final rounds."""
+_WAIT_SHARE, _LONGEST_WAIT, _ALL_WAITS = 0.02, 1.0, 20.0
+"""Waiting for a busy machine to calm down: by batch as a share of the time left and in seconds, and over a whole tune."""
+_WORTH_TELLING = 0.1
 
 
 def _merged(new: Measurement, old: Measurement | None) -> Measurement:

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS measurements (
     schedule TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, samples_ns TEXT NOT NULL, error REAL,
     compile_seconds REAL NOT NULL, registers INTEGER NOT NULL, spill_bytes INTEGER NOT NULL, shared_bytes INTEGER NOT NULL,
     flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL, environment TEXT NOT NULL DEFAULT '',
+    repeats INTEGER NOT NULL DEFAULT 1, noisy TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (key, device, threads, state)
 )
 """
@@ -44,10 +45,13 @@ _SIGNATURES = (
 _INDEX = "CREATE INDEX IF NOT EXISTS by_signature ON measurements (signature, device, threads, state)"
 _COLUMNS = (
     "key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples_ns, error, "
-    "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model"
+    "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model, repeats, noisy"
 )
-
-_ADDED = {"environment": "TEXT NOT NULL DEFAULT ''"}
+_ADDED = {
+    "environment": "TEXT NOT NULL DEFAULT ''",
+    "repeats": "INTEGER NOT NULL DEFAULT 1",
+    "noisy": "TEXT NOT NULL DEFAULT '[]'",
+}
 """Columns that tables of earlier versions lack."""
 _HERE = "device=? AND threads=? AND environment IN ('', ?)"
 """The rows that hold as they are. Those of the time before environments were written down are trusted by their keys."""
@@ -273,7 +277,7 @@ def _columns(m: Measurement) -> tuple[object, ...]:
     return (
         *(m.key, m.state, VERSION, m.signature, m.family, m.algorithm, m.layouts, m.schedule),
         *(m.status.value, m.reason, json.dumps(m.samples_ns), error, m.compile_seconds),
-        *(m.registers, m.spill_bytes, m.shared_bytes, m.flops, m.bytes_model),
+        *(m.registers, m.spill_bytes, m.shared_bytes, m.flops, m.bytes_model, m.repeats, json.dumps(m.noisy)),
     )
 
 
@@ -291,7 +295,10 @@ def _measurement(row: tuple[object, ...]) -> Measurement | None:
             return None
         deviation = float("nan") if error is None else float(str(error))
         seconds = float(str(rest[0]))
-        registers, spill, shared, flops, nbytes = (int(str(x)) for x in rest[1:])
+        registers, spill, shared, flops, nbytes, repeats = (int(str(x)) for x in rest[1:7])
+        noisy = json.loads(str(rest[7]))
+        if not isinstance(noisy, list) or not all(type(n) is int and 0 <= n < len(numbers) for n in noisy):
+            return None
     except ValueError:
         return None
     return Measurement(
@@ -312,5 +319,7 @@ def _measurement(row: tuple[object, ...]) -> Measurement | None:
         flops=flops,
         bytes_model=nbytes,
         state=str(state),
+        repeats=max(1, repeats),
+        noisy=tuple(noisy),
         cached=True,
     )

@@ -170,6 +170,7 @@ def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str
             "flops": outcome.calibration.flops,
             "launch": outcome.calibration.launch,
         },
+        "noise": outcome.noise.facts() if outcome.noise is not None else None,
         "baselines": {name: list(samples) for name, samples in outcome.baselines.items()},
         "notes": list(outcome.notes),
         "import_notes": list(outcome.graph.notes),

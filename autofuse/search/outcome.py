@@ -11,6 +11,7 @@ from autofuse.fusion.partition import Edge
 from autofuse.fusion.region import Verdict
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
+from autofuse.measure.noise import Noise
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class PlanRow:
     """By how much the estimate was off that, relative to it; NaN where a kernel of the plan had not been measured."""
     again: bool = False
     """Whether its kernels were measured again in place for that."""
+    repeats: int = 1
+    """Samples of one round, which lie side by side."""
+    noisy: tuple[int, ...] = ()
+    """Positions of samples that were taken while the machine was noisier than it had been."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class KernelRow:
     """True where an earlier tune measured it."""
     study: str = ""
     """Where the study of its signature stands: why it was closed, or how many candidates were tried."""
+    repeats: int = 1
+    noisy: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,5 @@ class TuneOutcome:
     interrupted: bool
     notes: tuple[str, ...]
     inputs: dict[str, np.ndarray]
+    noise: Noise | None = None
+    """What a plan differs from itself on this machine; None where time was too short to see."""

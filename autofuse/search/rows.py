@@ -109,6 +109,8 @@ def plan_rows(graph: Graph, entries: Iterable[Entry], calibration: Calibration) 
                 whole_ns=e.whole_ns,
                 off=e.off,
                 again=e.again,
+                repeats=e.best_repeats,
+                noisy=tuple(e.best_noisy) if o.ok else (),
             )
         )
     return tuple(out)
@@ -145,4 +147,6 @@ def _kernel_row(program: RegionProgram, m: Measurement, calibration: Calibration
         shared_bytes=m.shared_bytes,
         cached=m.cached,
         study=study,
+        repeats=m.repeats,
+        noisy=m.noisy,
     )

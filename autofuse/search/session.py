@@ -16,6 +16,7 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Variant
 from autofuse.measure.bench import Bench
+from autofuse.measure.noise import Patience
 from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
 from autofuse.search.kernel_study import BATCH, KernelStudies
@@ -24,6 +25,10 @@ from autofuse.search.progress import Event, Phase, Progress
 from autofuse.search.rows import step_of
 from autofuse.search.samplers import PlanSampler, Proposal
 
+NOISE_SHARE, MOST_NOISE_SECONDS = 0.02, 3.0
+"""The part of the budget that calibrating the noise may take, and its bound in seconds."""
+WAIT_SHARE, MOST_WAITED = 0.05, 20.0
+"""The same for waiting until a busy machine is calm."""
 KERNEL_SHARE = 0.40
 PLAN_SHARE = 0.85
 FINALISTS = 3
@@ -54,7 +59,7 @@ class Session:
         self.planner = planner
         self.studies = studies
         self.budget = budget
-        self.book = Book(bench, lambda: budget.spent)
+        self.book = Book(bench, lambda: budget.spent, Patience(min(MOST_WAITED, WAIT_SHARE * budget.seconds)))
         self.sampler: PlanSampler | None = None
         self._make_sampler = sampler
         self._progress = progress
@@ -106,6 +111,13 @@ class Session:
             return
         self.tell("the greedy plan", 1, 2)
         self._baseline(self.greedy, "greedy")
+
+    def run_noise(self) -> None:
+        """Calibrate the noise: the incumbent against itself."""
+        seconds = min(NOISE_SHARE * self.budget.seconds, MOST_NOISE_SECONDS)
+        if self.book.best is not None and seconds > 0:
+            self.tell("the noise: the best plan against itself")
+            self.book.calibrate_noise(seconds)
 
     def _affordable(self, done: Plan, seconds: float) -> bool:
         """Whether the greedy plan can be made ready in what is left, by what the unfused one took for each of its kernels."""
@@ -334,13 +346,23 @@ class Session:
         """The incumbent's partition with the newest schedules, then the best plans and the baselines side by side."""
         self._phase = Phase.FINALS
         self._refresh_best()
-        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.ns)
-        # The best of each step is there too, so that gains are told apart on paired numbers.
-        steps = {e.step: e for e in reversed(ranked)}
-        keep = list(dict.fromkeys([*ranked[:FINALISTS], *self.baselines[:1], *steps.values()]))
+        keep = self.finalists()
         self.tell("the best plans side by side", 0, len(keep))
         self.book.final(keep, self.budget.left)
         self.book.profile([e for e in keep if e.ok], 5)
+        self.book.tell_noise()
+
+    def finalists(self) -> list[Entry]:
+        """The best plans, of different partitions as far as there are such, and the unfused and the greedy plan at their best."""
+        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.score)
+        # The best of each step is there too, so that gains are told apart on paired numbers.
+        steps = {e.step: e for e in reversed(ranked)}
+        nodes = {id(e): tuple(sorted(r.region.nodes for r in e.plan.regions if r.region.nodes)) for e in ranked}
+        best_of = {nodes[id(e)]: e for e in reversed(ranked)}
+        diverse = sorted(best_of.values(), key=lambda e: e.score)[:FINALISTS]
+        best = list(dict.fromkeys([*diverse, *ranked]))[:FINALISTS]
+        landmarks = [best_of[x.key] for x in (self.unfused, self.greedy) if x.key in best_of]
+        return list(dict.fromkeys([*best, *self.baselines[:1], *landmarks, *steps.values()]))
 
     def _refresh_best(self) -> None:
         """Kernels may have improved since the incumbent was tried."""

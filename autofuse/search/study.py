@@ -10,7 +10,7 @@ import numpy as np
 from autofuse.fusion.region import RegionProgram
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.measure.bench import Choice
-from autofuse.measure.racing import compare
+from autofuse.measure.racing import compare_levels, levels
 from autofuse.measure.result import Measurement, Status
 from autofuse.search.schedule_sampler import ScheduleSampler
 from autofuse.search.tables import Table
@@ -135,10 +135,10 @@ class KernelStudy:
             return True
         if tried.measurement.cached or self.leader.measurement.cached:
             return tried.seconds < self.leader.seconds
-        a, b = tried.measurement.samples_ns, self.leader.measurement.samples_ns
+        a, b = (levels(m.samples_ns, m.repeats) for m in (tried.measurement, self.leader.measurement))
         if len(a) < len(b):
             return False  # it was dropped on the way
-        result = compare(a, b, level=0.1)
+        result = compare_levels(a, b, level=0.1)
         return result.winner == "a" or (result.tie and result.ratio < 0.97)
 
     def is_broken(self, v: Variant) -> bool:

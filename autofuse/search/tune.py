@@ -253,6 +253,7 @@ def tune_on(
         seconds=budget.spent,
         interrupted=interrupted,
         notes=tuple(dict.fromkeys([*said, *session.notes, *session.book.notes])),
+        noise=session.book.noise,
         inputs=task.inputs,
     )
 
@@ -267,6 +268,7 @@ def _run(session: Session, task: Task, reached: list[Reached]) -> None:
     session.run_baselines()
     if task.previous is not None and late:
         _run_previous(session, task.previous)
+    session.run_noise()
     session.tell("what the device reaches")
     found = session.bench.reached(session.budget.at(0.7))
     reached.append(found)
