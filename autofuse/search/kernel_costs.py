@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from autofuse.engine.options import Option, estimate
 from autofuse.ir.target import Target
@@ -17,13 +17,15 @@ IN_PLACE = 0.1
 
 
 class KernelCosts:
-    """Prices the variants of studies. `studies` are all of a tune: an algorithm that was measured in one tells of it in the others."""
+    """Prices the variants of studies. An algorithm that was measured in one study tells of it in the others."""
 
-    def __init__(self, target: Target, threads: int, studies: Mapping[str, KernelStudy]) -> None:
+    def __init__(self, target: Target, threads: int) -> None:
         self.target = target
         self.threads = threads
-        self._studies = studies
         self._estimates: dict[int, tuple[Variant, float]] = {}
+        self._heuristics: dict[int, tuple[Variant, Schedule]] = {}
+        self._ratios: dict[str, dict[tuple[str, str], list[float]]] = {}
+        self._medians: dict[tuple[str, str], float] = {}
 
     def estimate(self, v: Variant) -> float:
         """Seconds by arithmetic, bytes and a launch."""
@@ -34,16 +36,17 @@ class KernelCosts:
 
     def heuristic(self, v: Variant) -> Schedule:
         """The schedule that is good without any search."""
-        return family(v.family).heuristic(v, self.target)
+        found = self._heuristics.get(id(v))
+        if found is None or found[0] is not v:
+            found = self._heuristics[id(v)] = (v, family(v.family).heuristic(v, self.target))
+        return found[1]
 
     def options(self, study: KernelStudy) -> list[Option]:
         """Every variant that may be used: measured ones with their best schedule, others with an estimate."""
         out = [Option(v, Schedule(()), 0.0, True) for v in variants(study.program, self.target) if v.family == "view"]
         ratios: dict[tuple[str, str], float] = {}
-        for v, seconds in study.timed():
-            ratio = seconds / self.estimate(v)
-            name = (v.family, v.algorithm)
-            ratios[name] = min(ratio, ratios.get(name, ratio))
+        for name, every in self._learn(study).items():
+            ratios[name] = min(every)
         failed = {key for (key, _), t in study.tried.items() if t.measurement.status is not Status.SKIPPED}
         # An algorithm that failed wherever it was tried is not trusted in other layouts while there is one that works.
         working = {(t.choice[0].family, t.choice[0].algorithm) for t in study.best.values()}
@@ -60,19 +63,26 @@ class KernelCosts:
                 out.append(Option(v, placed[0], placed[1], True))
             elif study.key(v) not in failed:
                 # Estimates are hopeful. Unscaled, whatever was not measured would look better than what was.
-                scale = ratios.get((v.family, v.algorithm), max(1.0, self._usual(v.family, v.algorithm)))
+                scale = ratios.get((v.family, v.algorithm), max(1.0, self._usual((v.family, v.algorithm))))
                 out.append(Option(v, self.heuristic(v), self.estimate(v) * scale))
         return out
 
-    def _usual(self, name: str, algorithm: str) -> float:
+    def _learn(self, study: KernelStudy) -> dict[tuple[str, str], list[float]]:
+        """By how much measurements of a study exceed estimates, by algorithm; the other studies learn of it."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for v, seconds in study.timed():
+            found.setdefault((v.family, v.algorithm), []).append(seconds / self.estimate(v))
+        if found != self._ratios.get(study.program.signature, {}):
+            self._ratios[study.program.signature] = found
+            self._medians.clear()
+        return found
+
+    def _usual(self, name: tuple[str, str]) -> float:
         """By how much measurements exceed estimates for an algorithm, over all studies."""
-        ratios = [
-            seconds / self.estimate(v)
-            for s in self._studies.values()
-            for v, seconds in s.timed()
-            if (v.family, v.algorithm) == (name, algorithm)
-        ]
-        return statistics.median(ratios) if ratios else 1.0
+        if name not in self._medians:
+            ratios = [r for found in self._ratios.values() for r in found.get(name, ())]
+            self._medians[name] = statistics.median(ratios) if ratios else 1.0
+        return self._medians[name]
 
 
 def _in_engine(study: KernelStudy, best: Tried, placed: tuple[Schedule, float] | None) -> float:

@@ -23,11 +23,13 @@ from autofuse.measure.bench import Bench, layouts_text
 from autofuse.measure.result import Status
 from autofuse.search.budget import Clock, Pace
 from autofuse.search.candidates import MOST_TRIALS, NEAR, Candidates
+from autofuse.search.gains import Gains
 from autofuse.search.kernel_costs import KernelCosts, place
 from autofuse.search.study import QUIET, KernelStudy, Tried
 
 BATCH = 6
 _FIRST_BATCH = 2
+_RELEARN = 24
 CONFIRMED = 3
 """Candidates that records put first are measured again, so many of a signature."""
 
@@ -61,12 +63,15 @@ class KernelStudies:
         self.accuracy = accuracy
         self.constants = constants if constants is not None else _no_constants
         self.studies: dict[str, KernelStudy] = {}
-        self._costs = KernelCosts(bench.target, bench.threads, self.studies)
+        self._costs = KernelCosts(bench.target, bench.threads)
         self._candidates = Candidates(bench, spaces, self._costs, sampler, seed)
         self._pace = Pace(clock)
+        self._trials = 0
         self._options: dict[str, list[Option]] = {}
         self.bound: Callable[[Variant], float] = lambda v: 0.0
         """Seconds that a variant takes at least; nothing is known before the device was calibrated."""
+        self.gains = Gains()
+        """What trials still gain, as of some trials ago."""
 
     # ---- what assignments see
 
@@ -170,6 +175,9 @@ class KernelStudies:
                 study.sampler.tell(choice, row.seconds)
         self._confirm(study, deadline)
         self._options.pop(program.signature, None)
+        self._trials += len(choices)
+        if self._trials >= self.gains.trials + _RELEARN:
+            self.gains = replace(Gains.of(self.studies.values()), trials=self._trials)
         return True
 
     def _close(self, study: KernelStudy) -> bool:

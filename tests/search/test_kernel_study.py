@@ -18,6 +18,7 @@ from autofuse.kernels.space import load_spaces
 from autofuse.measure.bench import layouts_text
 from autofuse.measure.result import Measurement, Status
 from autofuse.search.book import Entry
+from autofuse.search.gains import HEADROOM, Gains
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.study import QUIET, QUIET_VARIANT, KernelStudy, Tried
 
@@ -158,3 +159,21 @@ def test_a_sum_is_off_only_where_all_kernels_were_measured() -> None:
     assert math.isnan(Entry(**fields, whole_ns=100.0).off)  # type: ignore[arg-type]
     assert Entry(**fields, whole_ns=100.0, known=True).off == pytest.approx(0.2)  # type: ignore[arg-type]
     assert math.isnan(Entry(**fields, known=True).off)  # type: ignore[arg-type]
+
+
+def test_what_may_still_be_gained_is_learnt_from_trials() -> None:
+    program = contraction()
+    studies = KernelStudies(ReplayBench(GRAPH, flat), SPACES)
+    study = studies.of(program)
+    assert Gains.of([study]).left("contract_host", 3) == HEADROOM  # nothing tells yet
+    mine = [v for v in study.variants if v.family == "contract_host"]
+    every = list(schedules(mine[0], HOST, SPACES))[:12]
+    copies = [KernelStudy(program, {}, study.variants) for _ in range(12)]
+    for k, copy in enumerate(copies):
+        for n, s in enumerate(every):
+            # Ten of twelve gain 10 % at the fourth trial and nothing later; two never gain.
+            copy.keep(row(mine[0], s, 1000 if n < 3 or k >= 10 else 900))
+    gains = Gains.of(copies)
+    assert gains.left("contract_host", 1) == pytest.approx(0.1)
+    assert gains.left("contract_host", 4) == 0.0 == gains.left("contract_host", 50)
+    assert gains.left("map_host", 4) == HEADROOM

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from autofuse.search.candidates import NEAR
-from autofuse.search.exact.costs import HEADROOM
 from autofuse.search.exact.regions import Enumerated
+from autofuse.search.gains import ENOUGH, HEADROOM, SHARE
 from autofuse.search.study import QUIET, QUIET_VARIANT
 
 RULE = (
@@ -66,7 +66,9 @@ class Certificate:
         scope = (
             f"Scope: {self.enumerated.scope()}{late}; {self.signatures:,} of them are distinct; kernel times are added up, as if kernels did "
             f"not disturb each other; {RULE}; one of its variants counts as searched after {QUIET_VARIANT} schedules in a row without a gain, "
-            f"or at {NEAR:g} times the fastest of its region, and until then {100 * HEADROOM:.0f} % are allowed for; each value has one maker."
+            f"or at {NEAR:g} times the fastest of its region, and until then it may gain what {100 * SHARE:.0f} % of {ENOUGH} or more variants "
+            f"of its family gained at most after as many schedules ({100 * HEADROOM:.0f} % while fewer were tried further); "
+            "each value has one maker."
         )
         return f"{'; '.join(parts)}. {scope}"
 

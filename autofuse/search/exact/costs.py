@@ -3,7 +3,7 @@
 A *way* is a combination of layouts (and whether it is a view); its variants compete for it. The bound of a variant that was measured is what
 was measured once it is *searched*: all its schedules were tried, or QUIET_VARIANT in a row gained nothing; or the study of its region is
 closed; or it takes NEAR times what the fastest variant of its region takes, beyond which no schedules are searched. Until then its
-schedules may gain HEADROOM.
+schedules may gain what those of other variants of its family did after as many trials.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from autofuse.kernels.base import Variant
 from autofuse.kernels.families import variants
 from autofuse.search.candidates import NEAR
 from autofuse.search.exact.bounds import Bounds, Interval
+from autofuse.search.gains import Gains
 from autofuse.search.kernel_study import KernelStudies
-
-HEADROOM = 0.25
-"""By how much a kernel's time may still fall by other schedules, before it is closed: a stated assumption, not a measurement."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Pricing:
         self._bounds = bounds
         studies.bound = bounds.lower
         self._ways: dict[str, tuple[Way, ...]] = {}
-        self._prices: dict[str, tuple[object, Bounds, dict[Way, Price]]] = {}
+        self._prices: dict[str, tuple[object, Bounds, Gains, dict[Way, Price]]] = {}
 
     @property
     def bounds(self) -> Bounds:
@@ -71,11 +69,12 @@ class Pricing:
     def price(self, program: RegionProgram, way: Way) -> Price:
         """What a way costs by what is known now."""
         options = self.studies.options(program)
+        gains = self.studies.gains
         kept = self._prices.get(program.signature)
-        if kept is None or kept[0] is not options or kept[1] is not self.bounds:
-            kept = (options, self.bounds, self._priced(program, list(options)))
+        if kept is None or kept[0] is not options or kept[1] is not self.bounds or kept[2] is not gains:
+            kept = (options, self.bounds, gains, self._priced(program, list(options)))
             self._prices[program.signature] = kept
-        return kept[2].get(way, _NEVER)
+        return kept[3].get(way, _NEVER)
 
     def prepare(self, program: RegionProgram) -> None:
         """Price a region for the first time."""
@@ -116,7 +115,8 @@ class Pricing:
             return bound
         if o.seconds > NEAR * leader or self._closed(o.variant):
             return o.seconds
-        return min(o.seconds, max(bound, (1 - HEADROOM) * o.seconds))
+        headroom = self.studies.gains.left(o.variant.family, self.studies.effort(o.variant)[0])
+        return min(o.seconds, max(bound, (1 - headroom) * o.seconds))
 
     def _closed(self, v: Variant) -> bool:
         study = self.studies.of(v.program)

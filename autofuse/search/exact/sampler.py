@@ -237,7 +237,7 @@ class ExactPlanSampler:
         return list(found.values())
 
     def _open_in(self, solution: Solution) -> list[Variant]:
-        """The variants whose measurement could change a solution's cost, those that hold most of it first."""
+        """The variants whose measurement could change a solution's cost, those that hold most of its gap first."""
         weight: dict[str, float] = {}
         found: dict[str, Variant] = {}
         prices = [self.model.price(k) for k in solution.columns]
@@ -249,7 +249,7 @@ class ExactPlanSampler:
                 continue
             for v in price.open[:2]:
                 found[v.key] = v
-                weight[v.key] = weight.get(v.key, 0.0) + price.interval.guess
+                weight[v.key] = weight.get(v.key, 0.0) + price.interval.guess - price.interval.lower
         return sorted(found.values(), key=lambda v: -weight[v.key])
 
     # ---- book-keeping
