@@ -36,8 +36,9 @@ from paired import measure, ratio_text
 
 
 def graph_of(entry: Mapping[str, Any]) -> Graph:
-    """A model's graph with its shapes bound."""
-    return import_model(load_model(entry["model"]), {k: tuple(v) for k, v in entry.get("shapes", {}).items()})
+    """A model's graph with its shapes bound, made for what is fed, as tunes make it."""
+    model, shapes = load_model(entry["model"]), {k: tuple(v) for k, v in entry.get("shapes", {}).items()}
+    return import_model(model, shapes, fed=feeds(import_model(model, shapes), entry))
 
 
 def folder_of(graph: Graph, device: CpuDevice, results: Path) -> Path | None:
