@@ -136,19 +136,19 @@ def pick(
     """The winner: of those within the noise of the fastest, the one that `prefer` puts first; None where nothing has rounds.
 
     A tie is no proof of being as fast: few or wild rounds tie with everything. So preference decides only among those whose paired median is within
-    `notable`, or within a few of its own standard errors, of the fastest.
+    half of `notable`, or within a few of its own standard errors, of the fastest: measured again, it shall not turn out to be notably slower.
     """
     among = tied(rounds, level, notable)
     return min(near({k: rounds[k] for k in among}, among[0], notable), key=prefer) if among else None
 
 
 def near(rounds: Mapping[K, Levels], first: K, notable: float = NOTABLE) -> list[K]:
-    """Those whose paired median is not behind `first` by more than `notable`, or a few of its own standard errors; `first` is one of them."""
+    """Those whose paired median is not behind `first` by more than half of `notable`, or a few of its own standard errors; `first` is one of them."""
     out = []
     for k, mine in rounds.items():
         n = min(len(mine), len(rounds[first]))
         logs = np.asarray(mine[:n], float) - np.asarray(rounds[first][:n], float)
-        margin = min(max(math.log1p(notable), _DOUBT * doubt(logs)), math.log(PLAUSIBLE))
+        margin = min(max(math.log1p(notable / 2), _DOUBT * doubt(logs)), math.log(PLAUSIBLE))
         if k == first or (n and float(np.median(logs)) <= margin):
             out.append(k)
     return out

@@ -34,7 +34,7 @@ APART = 0.1
 """Where the sum of a plan's kernels is this much off the whole, relative to it, its kernels are measured again in place."""
 _LONGEST_RUN = 0.25
 _MOST_REPEATS = 20
-_FEWEST_ROUNDS, _MOST_ROUNDS = 12, 60
+_FEWEST_ROUNDS, _MOST_ROUNDS = 12, 120
 _CHUNK = 8
 _ENOUGH_SECONDS = 5.0
 _NOISE_ROUNDS, _NOISE_REPEATS = 24, 5

@@ -19,6 +19,7 @@ from autofuse.engine.plan import Plan
 from autofuse.fusion.partition import Partitioner
 from autofuse.kernels.space import load_spaces
 from autofuse.measure.noise import Patience
+from autofuse.measure.racing import LEVEL, compare
 from autofuse.measure.result import Opened, Status
 from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
@@ -96,6 +97,19 @@ def test_a_plan_that_is_faster_wins_although_it_moves_more_bytes() -> None:
     assert won >= 18
 
 
+def test_measured_afresh_the_winner_is_not_significantly_slower() -> None:
+    """Plans of all speeds, the slower ones with fewer bytes: preference never goes so far that it shows."""
+    generator = np.random.default_rng(5)
+    for seed in range(10):
+        ns = list(2e5 * np.exp(generator.normal(0, 0.03, 6)))
+        book = finals(NoisyBench(ns, [int(1e9 / x) for x in ns], 7000 + seed), seconds=5.0)
+        assert book.best is not None
+        winner = [p.key for p in PLANS].index(book.best.plan.key)
+        again = Machine(dict(enumerate(ns)), 9000 + seed).shoot(range(6), 100, 5)
+        slower = [k for k in range(6) if compare(again[winner], again[k], LEVEL / 5, repeats=5).winner == "b"]
+        assert not slower
+
+
 def test_equal_bytes_and_launches_are_decided_by_the_hash() -> None:
     book = Book(NoisyBench([2e5] * 6, [100] * 6, 0), lambda: 0.0)
     opened = Opened(Status.OK, bytes_model=100, launches=3)
@@ -146,7 +160,7 @@ def test_noise_that_stays_is_reported_and_does_not_stop_a_tune() -> None:
     book = finals(bench, Patience(1.0, waits.append), 10.0)
     assert sum(waits) == pytest.approx(1.0)
     assert book.best is not None and len(book.best.final_noisy) == len(book.best.finals)
-    assert sum(rounds for n, rounds, _ in bench.shots if n == 6) <= 90
+    assert sum(rounds for n, rounds, _ in bench.shots if n == 6) <= 180
 
 
 @pytest.mark.parametrize("ns,rounds", [(2e7, 14), (2e8, 6)])
