@@ -169,6 +169,8 @@ def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str
             "bandwidth": outcome.calibration.bandwidth,
             "flops": outcome.calibration.flops,
             "launch": outcome.calibration.launch,
+            "cached": outcome.calibration.cached,
+            "shared": outcome.calibration.shared,
         },
         "noise": outcome.noise.facts() if outcome.noise is not None else None,
         "baselines": {name: list(samples) for name, samples in outcome.baselines.items()},

@@ -85,11 +85,14 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the device reaches: bytes a second of a copy, FLOPs a second of a register-tiled loop, seconds of an empty launch."""
+    """What the device reaches: bytes a second of a copy, FLOPs a second of a register-tiled loop, seconds of an empty launch; bytes a second
+    within the caches next to the cores, and within the last one (0 where that is not known)."""
 
     bandwidth: float
     flops: float
     launch: float
+    cached: float = 0.0
+    shared: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

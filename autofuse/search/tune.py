@@ -294,7 +294,7 @@ def _run_previous(session: Session, plan: Plan) -> None:
 
 
 def _calibration(found: Reached) -> Calibration:
-    return Calibration(found.bandwidth, found.flops, found.launch)
+    return Calibration(found.bandwidth, found.flops, found.launch, found.cached, found.shared)
 
 
 def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:
