@@ -7,6 +7,7 @@ names the best plan, so that a reader notices a folder whose writing was cut sho
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -155,16 +156,7 @@ def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str
         "best": outcome.best.key,
         "seconds": outcome.seconds,
         "interrupted": outcome.interrupted,
-        "device": {
-            "kind": t.kind,
-            "arch": t.arch,
-            "name": t.name,
-            "cores": t.cores,
-            "vector_bytes": t.vector_bytes,
-            "l1": t.l1,
-            "l2": t.l2,
-            "l3": t.l3,
-        },
+        "device": dataclasses.asdict(t),
         "calibration": {
             "bandwidth": outcome.calibration.bandwidth,
             "flops": outcome.calibration.flops,

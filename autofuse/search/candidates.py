@@ -15,7 +15,7 @@ from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import allows, family, schedules
 from autofuse.kernels.space import Spaces
 from autofuse.measure.bench import Bench, Choice, layouts_text
-from autofuse.search.kernel_costs import KernelCosts
+from autofuse.search.kernel_costs import KernelCosts, Recorded
 from autofuse.search.schedule_sampler import ScheduleSampler
 from autofuse.search.study import KernelStudy
 from autofuse.search.tables import Legal, Table
@@ -41,13 +41,22 @@ MOST_TRIALS = 160
 class Candidates:
     """Proposes candidates of studies."""
 
-    def __init__(self, bench: Bench, spaces: Spaces, costs: KernelCosts, kind: str, seed: int) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        spaces: Spaces,
+        costs: KernelCosts,
+        kind: str,
+        seed: int,
+        recorded: Recorded | None = None,
+    ) -> None:
         self._bench = bench
         self._target: Target = bench.target
         self._spaces = spaces
         self._costs = costs
         self._kind = kind
         self._seed = seed
+        self._recorded = recorded
         self._legal: dict[tuple[str, tuple[tuple[str, Value], ...]], Legal] = {}
 
     def next(self, study: KernelStudy, batch: int, only: Sequence[Variant]) -> list[Choice]:
@@ -72,7 +81,7 @@ class Candidates:
             return out
         tables = self._near(study, only)
         for v, schedule in out:
-            self._table(study, v).close(schedule)
+            self.table(study, v).close(schedule)
         if sum(t.left for t in tables) <= SMALL_SPACE:
             rest = [(t.variant, s) for t in tables for s in t.untried()]
             return out + rest[: batch - len(out)]
@@ -86,7 +95,7 @@ class Candidates:
             for m in known[:SEEDS]:
                 for v in study.variants:
                     if (v.family, v.algorithm, layouts_text(v)) == (m.family, m.algorithm, m.layouts):
-                        schedule = self._table(study, v).named(m.schedule)
+                        schedule = self.table(study, v).named(m.schedule)
                         if schedule is not None:
                             study.seeds.append((v, schedule))
         return study.seeds
@@ -110,9 +119,9 @@ class Candidates:
 
     def _legal_near(self, study: KernelStudy, v: Variant, wish: Schedule) -> Schedule | None:
         """The schedule itself where it is legal for a variant (listing all takes long), else the untried one that is nearest to it."""
-        if allows(v, wish, self._target, self._spaces):
+        if self._recorded is None and allows(v, wish, self._target, self._spaces):
             return wish
-        return self._table(study, v).nearest(wish.values)
+        return self.table(study, v).nearest(wish.values)
 
     def _worthwhile(self, study: KernelStudy) -> list[Variant]:
         """The variants that may still win, the likeliest first."""
@@ -125,6 +134,8 @@ class Candidates:
         return best.seconds if best is not None else self._costs.estimate(v)
 
     def _legal_for(self, v: Variant) -> Legal:
+        if self._recorded is not None:
+            return Legal(self._recorded(v), self._spaces.of(v.family).choices)
         facts = family(v.family).facts(v, self._target)
         key = (v.family, tuple(sorted(facts.items())))
         found = self._legal.get(key)
@@ -133,7 +144,8 @@ class Candidates:
             found = self._legal[key] = Legal(tuple(every), self._spaces.of(v.family).choices)
         return found
 
-    def _table(self, study: KernelStudy, v: Variant) -> Table:
+    def table(self, study: KernelStudy, v: Variant) -> Table:
+        """The schedules of a variant and which of them are untried."""
         key = study.key(v)
         found = study.tables.get(key)
         if found is None:
@@ -146,7 +158,7 @@ class Candidates:
     def _near(self, study: KernelStudy, only: Sequence[Variant]) -> list[Table]:
         """The candidates of the variants that are near the best, the best variant first; or of those that are asked for."""
         if only:
-            return [self._table(study, v) for v in only]
+            return [self.table(study, v) for v in only]
         near: list[Variant] = []
         for tolerant in (False, True):
             mine = [v for v in self._worthwhile(study) if v.tolerant is tolerant]
@@ -155,7 +167,7 @@ class Candidates:
             if best <= NEAR * study.seconds or spent < OTHER_CLASS:
                 near += [v for v in mine if self._guess(study, v) <= NEAR * best]
         near.sort(key=lambda v: self._guess(study, v))
-        return [self._table(study, v) for v in near]
+        return [self.table(study, v) for v in near]
 
     def _sampled(self, study: KernelStudy, tables: list[Table], out: list[Choice], batch: int) -> list[Choice]:
         """Fill the batch with what Optuna proposes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from autofuse.engine.options import Option, estimate
 from autofuse.ir.target import Target
@@ -15,13 +15,17 @@ from autofuse.search.study import KernelStudy, Tried
 IN_PLACE = 0.1
 """Beyond this relative difference a kernel's time inside an engine replaces its time alone."""
 
+Recorded = Callable[[Variant], Sequence[Schedule]]
+"""The schedules of a variant that a recording holds."""
+
 
 class KernelCosts:
     """Prices the variants of studies. An algorithm that was measured in one study tells of it in the others."""
 
-    def __init__(self, target: Target, threads: int) -> None:
+    def __init__(self, target: Target, threads: int, recorded: Recorded | None = None) -> None:
         self.target = target
         self.threads = threads
+        self._recorded = recorded
         self._estimates: dict[int, tuple[Variant, float]] = {}
         self._heuristics: dict[int, tuple[Variant, Schedule]] = {}
         self._ratios: dict[str, dict[tuple[str, str], list[float]]] = {}
@@ -38,8 +42,15 @@ class KernelCosts:
         """The schedule that is good without any search."""
         found = self._heuristics.get(id(v))
         if found is None or found[0] is not v:
-            found = self._heuristics[id(v)] = (v, family(v.family).heuristic(v, self.target))
+            found = self._heuristics[id(v)] = (v, self._usual_schedule(v))
         return found[1]
+
+    def _usual_schedule(self, v: Variant) -> Schedule:
+        usual = family(v.family).heuristic(v, self.target)
+        if self._recorded is None:
+            return usual
+        known = self._recorded(v)
+        return usual if usual in known else known[0]
 
     def options(self, study: KernelStudy) -> list[Option]:
         """Every variant that may be used: measured ones with their best schedule, others with an estimate."""

@@ -7,6 +7,7 @@ comparison or not at all.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from autofuse.measure.result import Status
 from autofuse.search.budget import Clock, Pace
 from autofuse.search.candidates import MOST_TRIALS, NEAR, Candidates
 from autofuse.search.gains import Gains
-from autofuse.search.kernel_costs import KernelCosts, place
+from autofuse.search.kernel_costs import KernelCosts, Recorded, place
 from autofuse.search.study import QUIET, KernelStudy, Tried
 
 BATCH = 6
@@ -56,15 +57,18 @@ class KernelStudies:
         constants: Callable[[RegionProgram], Mapping[int, np.ndarray]] | None = None,
         sampler: str = "tpe",
         clock: Clock = time.monotonic,
+        recorded: Recorded | None = None,
     ) -> None:
+        """`recorded` gives the only schedules of a variant that may be proposed, where the space is a recording's."""
         self.bench = bench
         self.target = bench.target
         self.spaces = spaces
         self.accuracy = accuracy
         self.constants = constants if constants is not None else _no_constants
         self.studies: dict[str, KernelStudy] = {}
-        self._costs = KernelCosts(bench.target, bench.threads)
-        self._candidates = Candidates(bench, spaces, self._costs, sampler, seed)
+        self._recorded = recorded
+        self._costs = KernelCosts(bench.target, bench.threads, recorded)
+        self._candidates = Candidates(bench, spaces, self._costs, sampler, seed, recorded)
         self._pace = Pace(clock)
         self._trials = 0
         self._options: dict[str, list[Option]] = {}
@@ -83,6 +87,7 @@ class KernelStudies:
                 v
                 for v in variants(program, self.target)
                 if v.family != "view" and not (v.tolerant and self.accuracy == "exact")
+                if self._recorded is None or self._recorded(v)
             )
             found = KernelStudy(program, self.constants(program), allowed)
             self.studies[program.signature] = found
@@ -114,12 +119,12 @@ class KernelStudies:
         for v, _, _ in seen:
             self._options.pop(v.program.signature, None)
 
-    def effort(self, v: Variant) -> tuple[int, bool]:
-        """How many schedules of a variant were tried, and whether any are left as far as is known (they are listed when first needed)."""
+    def effort(self, v: Variant) -> tuple[int, float]:
+        """How many schedules of a variant were tried, and how many are left (infinity where they are not listed yet: that is done when needed)."""
         study = self.of(v.program)
         key = study.key(v)
-        table = study.tables.get(key)
-        return sum(1 for k, _ in study.tried if k == key), table is None or table.left > 0
+        table = study.tables.get(key) if self._recorded is None else self._candidates.table(study, v)
+        return sum(1 for k, _ in study.tried if k == key), math.inf if table is None else table.left
 
     def recall(self, program: RegionProgram) -> None:
         """Take what the bench knows of a program for measured, without measuring it again: costs of earlier tunes are asked about."""

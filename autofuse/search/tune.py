@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from autofuse.engine.plan import Plan, check_plan
 from autofuse.errors import LaunchError, MismatchError, PlanError, StorageError, UsageError
 from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
+from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import lower
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
@@ -184,11 +185,14 @@ def tune_on(
     budget: Budget,
     progress: Progress = silent,
     notes: list[str] | None = None,
+    recorded: Callable[[Variant], Sequence[Schedule]] | None = None,
 ) -> TuneOutcome:
-    """A tune on any bench: what `tune` does once device, records and budget are there."""
+    """A tune on any bench: what `tune` does once device, records and budget are there. `recorded`: see KernelStudies."""
     said = notes if notes is not None else []
     partitioner = Partitioner(graph, bench.target)
-    studies = KernelStudies(bench, spaces, task.accuracy, task.seed, sampler=task.sampler, clock=budget.clock)
+    studies = KernelStudies(
+        bench, spaces, task.accuracy, task.seed, sampler=task.sampler, clock=budget.clock, recorded=recorded
+    )
     planner = Planner(graph, bench, partitioner, studies, task.accuracy)
     studies.constants = planner.constants
 

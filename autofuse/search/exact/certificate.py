@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from autofuse.search.candidates import NEAR
+from autofuse.search.exact.costs import Closing
 from autofuse.search.exact.regions import Enumerated
-from autofuse.search.gains import ENOUGH, HEADROOM, SHARE
-from autofuse.search.study import QUIET, QUIET_VARIANT
-
-RULE = (
-    f"a study is closed when all its candidates near the best were tried, when {QUIET} trials in a row gained less than the noise, "
-    "or when its bound is reached"
-)
-"""When a kernel is not searched any further."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +30,7 @@ class Certificate:
     """Regions that were not priced for lack of time."""
     measured: int = 0
     closed: int = 0
+    closing: Closing = field(default_factory=Closing)
 
     @property
     def gap(self) -> float:
@@ -65,10 +58,7 @@ class Certificate:
         late = f", {self.left_out:,} of them left out for lack of time" if self.left_out else ""
         scope = (
             f"Scope: {self.enumerated.scope()}{late}; {self.signatures:,} of them are distinct; kernel times are added up, as if kernels did "
-            f"not disturb each other; {RULE}; one of its variants counts as searched after {QUIET_VARIANT} schedules in a row without a gain, "
-            f"or at {NEAR:g} times the fastest of its region, and until then it may gain what {100 * SHARE:.0f} % of {ENOUGH} or more variants "
-            f"of its family gained at most after as many schedules ({100 * HEADROOM:.0f} % while fewer were tried further); "
-            "each value has one maker."
+            f"not disturb each other; {self.closing.text()}; each value has one maker."
         )
         return f"{'; '.join(parts)}. {scope}"
 

@@ -1,9 +1,9 @@
 """Costs of ways to run a region, as intervals: from the bounds up to what was measured.
 
 A *way* is a combination of layouts (and whether it is a view); its variants compete for it. The bound of a variant that was measured is what
-was measured once it is *searched*: all its schedules were tried, or QUIET_VARIANT in a row gained nothing; or the study of its region is
-closed; or it takes NEAR times what the fastest variant of its region takes, beyond which no schedules are searched. Until then its
-schedules may gain what those of other variants of its family did after as many trials.
+was measured once it is *searched*, by rules that `Closing` states: all its schedules were tried, or some in a row gained nothing; or the study
+of its region is closed; or it takes so many times what the fastest variant of its region takes that no schedules are searched. Until then its
+schedules may gain the headroom, which is learnt from those of other variants of its family after as many trials.
 """
 
 from __future__ import annotations
@@ -18,8 +18,52 @@ from autofuse.kernels.base import Variant
 from autofuse.kernels.families import variants
 from autofuse.search.candidates import NEAR
 from autofuse.search.exact.bounds import Bounds, Interval
-from autofuse.search.gains import Gains
+from autofuse.search.gains import ENOUGH, HEADROOM, SHARE, Gains
 from autofuse.search.kernel_study import KernelStudies
+from autofuse.search.study import QUIET, QUIET_VARIANT
+
+RULE = (
+    f"a study is closed when all its candidates near the best were tried, when {QUIET} trials in a row gained less than the noise, "
+    "or when its bound is reached"
+)
+"""When a kernel is not searched any further."""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """When a variant counts as searched: after `quiet` schedules in a row without a gain, or at `near` times the fastest of its region; until then
+    its time may fall by the part `headroom` (None: by what those of other variants of its family gained after as many trials). Where `quiet` is
+    finite, it also counts as searched when the study of its region is closed. These are stated assumptions, not measurements."""
+
+    quiet: float = QUIET_VARIANT
+    near: float = NEAR
+    headroom: float | None = None
+
+    def text(self) -> str:
+        """In words."""
+        if self == EXHAUSTIVE:
+            return "a variant counts as searched when all its schedules were tried, and until then only its bound is relied on"
+        tried = f"after {self.quiet:g} schedules in a row without a gain"
+        if math.isinf(self.quiet):
+            tried = "when all its schedules were tried"
+        rule = "" if math.isinf(self.quiet) else f"{RULE}; "
+        gain = (
+            f"it may gain what {100 * SHARE:.0f} % of {ENOUGH} or more variants of its family gained at most after as many schedules "
+            f"({100 * HEADROOM:.0f} % while fewer were tried further)"
+        )
+        if self.headroom is not None:
+            gain = f"{100 * self.headroom:.0f} % are allowed for"
+        return (
+            f"{rule}one of its variants counts as searched {tried}, "
+            f"or at {self.near:g} times the fastest of its region, and until then {gain}"
+        )
+
+
+EXHAUSTIVE = Closing(math.inf, math.inf, 1.0)
+"""Nothing is assumed: a kernel's other schedules may be as fast as its bound until all were tried."""
+
+CAREFUL = Closing(math.inf, 2.0, 0.4)
+"""Little is assumed: for spaces that are small enough to be searched whole where it matters."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +89,9 @@ class Price:
 class Pricing:
     """Prices of region programs, kept up with the kernel studies."""
 
-    def __init__(self, studies: KernelStudies, bounds: Bounds) -> None:
+    def __init__(self, studies: KernelStudies, bounds: Bounds, closing: Closing | None = None) -> None:
         self.studies = studies
+        self.closing = closing or Closing()
         self._bounds = bounds
         studies.bound = bounds.lower
         self._ways: dict[str, tuple[Way, ...]] = {}
@@ -113,14 +158,18 @@ class Pricing:
         bound = self.bounds.lower(o.variant)
         if not o.measured:
             return bound
-        if o.seconds > NEAR * leader or self._closed(o.variant):
+        if o.seconds > self.closing.near * leader or self._closed(o.variant):
             return o.seconds
-        headroom = self.studies.gains.left(o.variant.family, self.studies.effort(o.variant)[0])
+        headroom = self.closing.headroom
+        if headroom is None:
+            headroom = self.studies.gains.left(o.variant.family, self.studies.effort(o.variant)[0])
         return min(o.seconds, max(bound, (1 - headroom) * o.seconds))
 
     def _closed(self, v: Variant) -> bool:
         study = self.studies.of(v.program)
-        return study.closed or study.searched(v)
+        if study.closed and math.isfinite(self.closing.quiet):
+            return True
+        return study.quiet(v) >= self.closing.quiet or not self.studies.effort(v)[1]
 
 
 def way_of(v: Variant) -> Way:
