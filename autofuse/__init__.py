@@ -10,14 +10,26 @@ from autofuse.version import __version__
 if TYPE_CHECKING:
     from autofuse.api import onnx_backend
     from autofuse.api.loading import LoadedEngine, load
+    from autofuse.api.replaying import replay
     from autofuse.api.tuning import TuneResult, tune
     from autofuse.report.results import Results, open_results
 
-__all__ = ["LoadedEngine", "Results", "TuneResult", "__version__", "load", "onnx_backend", "open_results", "tune"]
+__all__ = [
+    "LoadedEngine",
+    "Results",
+    "TuneResult",
+    "__version__",
+    "load",
+    "onnx_backend",
+    "open_results",
+    "replay",
+    "tune",
+]
 
 _HOME = {
     "LoadedEngine": "autofuse.api.loading",
     "load": "autofuse.api.loading",
+    "replay": "autofuse.api.replaying",
     "TuneResult": "autofuse.api.tuning",
     "tune": "autofuse.api.tuning",
     "Results": "autofuse.report.results",

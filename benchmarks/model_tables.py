@@ -29,10 +29,12 @@ HEAD = (
     "best ms",
     "onnxruntime ms",
     "OpenVINO ms",
+    "copy ms",
     "unfused/best",
     "heuristic/best",
     "onnxruntime/best",
     "OpenVINO/best",
+    "best/copy",
     "tuned in s",
     "within 5 % after s",
 )
@@ -89,8 +91,9 @@ def _cells(r: Row) -> list[str]:
         f"{r['error']:.1e}",
         f"{r['error_float64']:.1e}",
         show(r["floor_ms"]),
-        *(show(median_ms(r, n)) for n in ("heuristic", "unfused", "best", "onnxruntime", "openvino")),
+        *(show(median_ms(r, n)) for n in ("heuristic", "unfused", "best", "onnxruntime", "openvino", "copy")),
         *(show(ratio(r, n, "best"), "x") for n in ("unfused", "heuristic", "onnxruntime", "openvino")),
+        show(ratio(r, "best", "copy"), "x"),
         f"{r['tune_seconds']:.0f}",
         "–" if seconds is None else f"{seconds:.0f}",
     ]
@@ -113,6 +116,9 @@ def summary(rows: Sequence[Row]) -> str:
     better = [x for r in done if (p := better_peer(r)) is not None and (x := ratio(r, p, "best")) is not None]
     if better:
         parts.append(f"- the better of the two / best: geometric mean {_mean(better):.2f}x, least {min(better):.2f}x")
+    floors = [x for r in done if (x := ratio(r, "best", "copy")) is not None]
+    if floors:
+        parts.append(f"- best / a copy of the same bytes: geometric mean {_mean(floors):.2f}x, most {max(floors):.2f}x")
     return "\n".join(parts) + "\n"
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import ModelProto
 
 import autofuse
 from autofuse.api.choosing import heuristic_plan
@@ -36,6 +38,7 @@ from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.peers import OnnxRuntime
 
 sys.path.insert(0, str(Path(__file__).parent))
+from boundary import boundary
 from model_tables import plot, summary, table
 from peers import OpenVino, oracle_session
 
@@ -105,6 +108,18 @@ def error_of(outputs: Mapping[str, np.ndarray], reference: list[np.ndarray]) -> 
     return worst
 
 
+def boundary_engine(model: ModelProto, inputs: Mapping[str, np.ndarray], device: CpuDevice, output: Path) -> Engine:
+    """What reads the model's inputs and writes outputs of its sizes, tuned for a few seconds, with its inputs bound."""
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"boundary-{model.graph.name}.onnx"
+    onnx.save(boundary(model), path)
+    tuned = autofuse.tune(path, "cpu", "10s", threads=device.threads, output=output / "tunes")
+    graph = import_model(load_model(path))
+    engine = Engine.build(graph, tuned.plan, device)
+    engine.bind({v.name: inputs[v.name].reshape(v.dims) for v in (graph.values[i] for i in graph.inputs)})
+    return engine
+
+
 def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, output: Path) -> dict[str, Any]:
     """Tune one model, check it, and time everything in interleaved rounds."""
     model = load_model(entry["model"])
@@ -130,6 +145,8 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
         peers["openvino"] = OpenVino(model, inputs, threads)
     except RuntimeError as e:  # OpenVINO refuses some models
         failures["openvino"] = str(e).splitlines()[0]
+    if entry.get("memory_bound"):
+        engines["copy"] = boundary_engine(model, inputs, device, output)
     times: dict[str, list[int]] = {k: [] for k in (*engines, *peers)}
     parties = list({**engines, **peers}.items())
     for k in range(rounds):
@@ -177,7 +194,7 @@ def entries(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.samples:
         found += [{"name": f"sample:{s}", "model": f"sample:{s}"} for s in SAMPLES]
     if args.chains:
-        found += [{"name": f"sample:chain_{s}", "model": f"sample:chain_{s}"} for s in CHAINS]
+        found += [{"name": f"sample:chain_{s}", "model": f"sample:chain_{s}", "memory_bound": True} for s in CHAINS]
     return found + (trained(args.trained) if args.trained else [])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from autofuse.devices.cpu import CpuDevice
 from autofuse.devices.cuda import CudaDevice
 from autofuse.devices.emulated import EmulatedCudaDevice
 from autofuse.errors import ToolchainError
+from tests import guarded
 
 DEVICES: dict[str, Callable[[], Device]] = {
     "cpu": lambda: CpuDevice(threads=2),
@@ -29,6 +30,14 @@ def opened(name: str) -> Device:
         if name != "cuda":
             raise
         pytest.skip(f"no GPU: {e}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def guarded_memory() -> Iterator[None]:
+    """A kernel that leaves its buffers crashes the tests, wherever they run it."""
+    with pytest.MonkeyPatch.context() as patch:
+        guarded.install(patch)
+        yield
 
 
 @pytest.fixture(params=list(DEVICES), scope="session")

@@ -12,9 +12,11 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from autofuse.errors import VerificationError
@@ -29,7 +31,8 @@ from autofuse.ops.declare import Call, Op, Sample, Unsupported
 from autofuse.ops.table import OPERATORS
 from tests.ops.op_calls import draw, stored
 
-OPSET = 21
+OPSETS = (18, 20, 21, 21, 21, 21, 23, 24, 25, 26, 27)
+"""The versions of the operator set that models are drawn from; the commonest more often."""
 LARGEST = 3000
 """Elements of any tensor."""
 POINTS = 200_000
@@ -60,14 +63,25 @@ class Drawn:
     inputs: dict[str, np.ndarray]
 
 
-def usable() -> list[tuple[Op, Sample]]:
-    """Every operator with each of its samples that the models' opset has; random operators give no values to compare."""
+@cache
+def usable(opset: int) -> list[tuple[Op, Sample]]:
+    """Every operator with each of its samples that means the same in this version of the operator set; random operators give no
+    values to compare."""
     return [
         (op, s)
         for op in OPERATORS.values()
         for s in op.samples
-        if (op.domain or s.opset == OPSET) and s.outputs >= 1 and s.inputs and op.name not in RANDOM
+        if s.outputs >= 1 and s.inputs and op.name not in RANDOM and (op.domain or _is_same(op.name, s.opset, opset))
     ]
+
+
+def _is_same(op: str, one: int, other: int) -> bool:
+    """Whether an operator has the same definition in two versions of the operator set."""
+    try:
+        a, b = (onnx.defs.get_schema(op, v, "").since_version for v in (one, other))
+    except onnx.defs.SchemaError:
+        return False
+    return bool(a == b)
 
 
 class ModelMaker:
@@ -76,6 +90,7 @@ class ModelMaker:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        self.opset = self.rng.choice(OPSETS)
         self.numbers = np.random.default_rng(seed)
         self.emitter = Emitter(ModelProto())
         self.b = self.emitter.builder
@@ -124,7 +139,7 @@ class ModelMaker:
         values, nodes = len(b.values), len(b.nodes)
         ids = tuple(None if t is None else t.v for t in inputs)
         try:
-            call = Call(op, domain, OPSET, ids, stored(attributes), (True,) * outputs, b)
+            call = Call(op, domain, self.opset, ids, stored(attributes), (True,) * outputs, b)
             made = list(OPERATORS[domain, op].emit(call))[:outputs]
             if any(v is None for v in made) or len(made) < outputs or not all(self._fits(n) for n in b.nodes[nodes:]):
                 raise Unsupported("too large, or shapes that do not fit")
@@ -369,7 +384,7 @@ class ModelMaker:
     # ---- the model
 
     def build(self, steps: int) -> Drawn:
-        self.pool = usable()
+        self.pool = usable(self.opset)
         shape = tuple(self.rng.choice(SIZES) for _ in range(self.rng.choice([1, 2, 2, 3, 3, 4])))
         while math.prod(shape) > LARGEST // 2:
             shape = shape[1:]
@@ -395,8 +410,9 @@ class ModelMaker:
             [self._info(t) for t in chosen],
             self.initializers,
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-        return Drawn(self.seed, helper.make_model(graph, opset_imports=opsets, ir_version=10), dict(self.inputs))
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        version = helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+        return Drawn(self.seed, helper.make_model(graph, opset_imports=opsets, ir_version=version), dict(self.inputs))
 
     def _info(self, t: Tensor) -> ValueInfoProto:
         code = helper.np_dtype_to_tensor_dtype(self.dtype(t).numpy)

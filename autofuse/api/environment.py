@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from autofuse.devices.base import Device
+from autofuse.devices.driver import driver_version
 from autofuse.devices.toolchain import find_toolchain
 from autofuse.errors import ToolchainError
 from autofuse.version import __version__
@@ -52,22 +51,12 @@ def environment(device: Device) -> dict[str, Any]:
         "device": device.target.name,
     }
     if device.target.is_cuda:
-        found["driver"] = _driver()
+        found["driver"] = driver_version()
     else:
         found["compiler"] = compiler_text()
         found["flags"] = " ".join(find_toolchain().flags(device.target.vector_bytes))
     found |= {name: version for name in PACKAGES if (version := package_version(name)) is not None}
     return found
-
-
-def _driver() -> str:
-    """The version of NVIDIA's driver; "none" where there is none."""
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return "none"
-    match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
-    return match[1] if match else "unknown"
 
 
 CHECKED = ("device", "compiler", "driver", "autofuse")

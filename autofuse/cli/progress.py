@@ -48,7 +48,7 @@ class _Bar:
             total=event.budget,
             # words from a model are shown as they are, never read as markup
             description=Text(_doing(event)).markup,
-            clock=f"{event.seconds:3.0f} of {event.budget:.0f} s",
+            clock=f"{event.left:3.0f} of {event.budget:.0f} s left",
             best=_best(event),
         )
 
@@ -69,7 +69,9 @@ class _Lines:
         self._next = now + _LINE_SECONDS
         best = _best(event)
         self._console.print(
-            f"[{event.seconds:6.1f} s] {_doing(event)}{'; ' + best if best else ''}", markup=False, soft_wrap=True
+            f"[{event.seconds:6.1f} s, {event.left:.0f} s left] {_doing(event)}{'; ' + best if best else ''}",
+            markup=False,
+            soft_wrap=True,
         )
 
 
@@ -83,5 +85,6 @@ def _best(event: events.Event) -> str:
     if not event.best_ns > 0:
         return ""
     gain = f" ({gain_text(event.first_ns / event.best_ns)})" if event.first_ns > 0 else ""
-    gap = f", at most {event.gap:.0%} left" if event.gap == event.gap and event.gap > 0 else ""
-    return f"best {microseconds_text(event.best_ns / 1000)}{gain}{gap}"
+    gap = f", at most {event.gap:.1%} left" if event.gap == event.gap and event.gap > 0 else ""
+    spared = f", {event.kernels - event.measured:,} of {event.kernels:,} kernels spared" if event.kernels else ""
+    return f"best {microseconds_text(event.best_ns / 1000)}{gain}{gap}{spared}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autofuse.cli import options
 from autofuse.cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from autofuse.api.tuning import TuneResult
 
 
 def register(app: typer.Typer) -> None:
@@ -72,16 +75,48 @@ def tune(
         str | None,
         typer.Option("--max-memory", hidden=True, metavar="SIZE", help="Bound the bytes of intermediates: 64M, 1G."),
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay",
+            hidden=True,
+            metavar="RESULTS",
+            help="Search again among the kernels that a result folder or a recording holds; nothing is run.",
+        ),
+    ] = None,
     help_advanced: options.HelpAdvanced = False,
 ) -> None:
     """Find the fastest way to run a model, and save the plan with all that was measured."""
     del help_advanced
     import autofuse
     from autofuse.api.arguments import read_inputs, seconds_of
+    from autofuse.errors import UsageError
     from autofuse.importer.load import load_model
-    from autofuse.report import summary
 
     seconds = seconds_of(budget)
+    command = shlex.join(["autofuse", *sys.argv[1:]])
+    if replay is not None:
+        fixed: dict[str, object] = {
+            "--device": device != "auto",
+            "--threads": threads,
+            "--shape": shape,
+            "--inputs": inputs,
+        }
+        fixed |= {"--baseline": baseline, "--storage": storage, "--space": space, "--rtol": rtol, "--atol": atol}
+        fixed |= {
+            "--objective": objective != "latency",
+            "--max-memory": max_memory,
+            "--accuracy": accuracy != "default",
+        }
+        given_too = [name for name, value in fixed.items() if value]
+        if given_too:
+            raise UsageError(f"--replay takes all but the search from the results: leave out {', '.join(given_too)}")
+        with shown_progress(options.people(), seconds) as progress:
+            replayed = autofuse.replay(
+                replay, model, seconds, output, seed, sampler=sampler, trials=trials, progress=progress, command=command
+            )
+        _show(replayed, as_json)
+        return
     loaded = load_model(model)
     given = None if inputs is None else read_inputs(inputs, options.input_names(loaded))
     try:
@@ -106,11 +141,17 @@ def tune(
                 objective=objective,
                 max_memory=max_memory,
                 progress=progress,
-                command=shlex.join(["autofuse", *sys.argv[1:]]),
+                command=command,
             )
     except KeyboardInterrupt:
         options.say("interrupted before there was a plan; what was measured serves the next tune")
         raise typer.Exit(130) from None
+    _show(result, as_json)
+
+
+def _show(result: TuneResult, as_json: bool) -> None:
+    from autofuse.report import summary
+
     results = result.results
     if as_json:
         options.print_json(summary.as_json(results))

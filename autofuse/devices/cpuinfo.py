@@ -13,6 +13,8 @@ from pathlib import Path
 from autofuse.ir.target import Target
 
 _CPU = Path("/sys/devices/system/cpu")
+_VECTORS = {"x86-64-avx512": (64, 32), "x86-64-avx2": (32, 16), "x86-64-sse2": (16, 16), "aarch64-neon": (16, 32)}
+"""Bytes and number of the vector registers by architecture."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,12 @@ def host_info() -> HostInfo:
     flags = set(features.split())
     if machine in ("x86_64", "AMD64"):
         wide = {"avx512f", "avx512dq", "avx512bw", "avx512vl"} <= flags
-        level, width, registers = (
-            ("avx512", 64, 32) if wide else ("avx2", 32, 16) if "avx2" in flags else ("sse2", 16, 16)
-        )
-        arch = f"x86-64-{level}"
+        arch = f"x86-64-{'avx512' if wide else 'avx2' if 'avx2' in flags else 'sse2'}"
     elif machine in ("aarch64", "arm64"):
-        arch, width, registers = "aarch64-neon", 16, 32
+        arch = "aarch64-neon"
     else:
-        arch, width, registers = machine, 16, 16
+        arch = machine
+    width, registers = _VECTORS.get(arch, (16, 16))
     name = proc.get("model name") or proc.get("Processor") or platform.processor() or machine
     return HostInfo(
         name=name,
@@ -113,23 +113,30 @@ def host_info() -> HostInfo:
     )
 
 
-def host_target(threads: int) -> Target:
-    """The host as a target of `threads` threads."""
-    info = host_info()
+def cpu_target(arch: str, name: str, threads: int, caches: tuple[int, int, int]) -> Target:
+    """A processor as a target of `threads` threads, this machine's or another one's. `caches` are bytes of L1, L2 and L3."""
+    width, registers = _VECTORS.get(arch, (16, 16))
+    l1, l2, l3 = caches
     return Target(
         kind="cpu",
         dialect="cpp",
-        arch=info.arch,
-        name=info.name,
-        vector_bytes=info.vector_bytes,
-        vector_registers=info.vector_registers,
+        arch=arch,
+        name=name,
+        vector_bytes=width,
+        vector_registers=registers,
         cores=threads,
         max_threads_per_block=1,
         warp=1,
-        shared_memory=max(info.l2, 1 << 20) * 4,
-        registers_per_thread=info.vector_registers,
-        l1=info.l1,
-        l2=info.l2,
-        l3=info.l3,
+        shared_memory=max(l2, 1 << 20) * 4,
+        registers_per_thread=registers,
+        l1=l1,
+        l2=l2,
+        l3=l3,
         max_parameters=1024,
     )
+
+
+def host_target(threads: int) -> Target:
+    """The host as a target of `threads` threads."""
+    info = host_info()
+    return cpu_target(info.arch, info.name, threads, (info.l1, info.l2, info.l3))

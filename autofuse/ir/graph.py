@@ -18,6 +18,7 @@ import numpy as np
 from autofuse.errors import VerificationError
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Load, loads
+from autofuse.ir.reach import leaving
 from autofuse.ir.stage import Alone, Compute, Control, Host, Kind, Scatter, Stage, inputs_of
 
 ValueId = int
@@ -273,6 +274,8 @@ def _verify_stage(graph: Graph, n: Node, stage: Stage, where: str) -> None:
             f"{where} computes {stage.dtype.value}{stage.shape}, its value is {out.dtype.value}{out.shape}"
         )
     _verify_loads(graph, n, inputs_of(stage), where)
+    if wrong := leaving(stage, [graph.values[v].dims for v in n.inputs]):
+        raise VerificationError(f"{where}: {wrong}")
 
 
 def _verify_alone(graph: Graph, n: Node, alone: Alone, where: str) -> None:

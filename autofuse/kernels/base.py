@@ -27,6 +27,12 @@ class Schedule:
     def of(choices: Mapping[str, Choice]) -> Schedule:
         return Schedule(tuple(sorted(choices.items())))
 
+    @staticmethod
+    def parse(text: str) -> Schedule:
+        """The schedule that was written as text."""
+        pairs = (part.split("=", 1) for part in text.split(" ") if "=" in part)
+        return Schedule.of({k: int(v) if v.lstrip("-").isdigit() else v for k, v in pairs})
+
     @property
     def values(self) -> dict[str, Choice]:
         return dict(self.choices)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from autofuse.fusion.region import RegionProgram, Step
 from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Kind, Stage
 from autofuse.ir.target import Target
-from autofuse.kernels.base import Family, Lowered, Schedule, Variant
+from autofuse.kernels.base import Choice, Family, Lowered, Schedule, Variant
 from autofuse.kernels.contract_cuda import ContractCuda
 from autofuse.kernels.contract_host import ContractHost
 from autofuse.kernels.determinant_cuda import DeterminantCuda
@@ -106,7 +106,27 @@ def schedules(variant: Variant, target: Target, spaces: Spaces) -> Iterator[Sche
     yield first
     if variant.family == "view":
         return
-    limits = {
+    for s in spaces.of(variant.family).schedules(_facts(variant, target)):
+        if s != first:
+            yield s
+
+
+@lru_cache(maxsize=1 << 12)
+def lower(variant: Variant, schedule: Schedule, target: Target) -> Lowered:
+    """The launches of a variant under a schedule."""
+    return family(variant.family).lower(variant, schedule, target)
+
+
+def allows(variant: Variant, schedule: Schedule, target: Target, spaces: Spaces) -> bool:
+    """Whether a schedule is a legal one of a variant."""
+    if schedule == family(variant.family).heuristic(variant, target):
+        return True
+    return spaces.of(variant.family).allows(schedule, _facts(variant, target))
+
+
+def _facts(variant: Variant, target: Target) -> Mapping[str, Choice]:
+    """What constraints may speak of besides the choices: the device's limits, and what the family says of the variant."""
+    limits: dict[str, Choice] = {
         "vector_registers": target.vector_registers,
         "vector_bytes": target.vector_bytes,
         "max_threads": target.max_threads_per_block,
@@ -116,12 +136,4 @@ def schedules(variant: Variant, target: Target, spaces: Spaces) -> Iterator[Sche
         "l2": target.l2,
         "cores": target.cores,
     }
-    for s in spaces.of(variant.family).schedules({**limits, **f.facts(variant, target)}):
-        if s != first:
-            yield s
-
-
-@lru_cache(maxsize=1 << 12)
-def lower(variant: Variant, schedule: Schedule, target: Target) -> Lowered:
-    """The launches of a variant under a schedule."""
-    return family(variant.family).lower(variant, schedule, target)
+    return {**limits, **family(variant.family).facts(variant, target)}

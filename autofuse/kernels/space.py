@@ -93,6 +93,13 @@ class Space:
 
         yield from extend(0)
 
+    def allows(self, schedule: Schedule, facts: Mapping[str, Choice]) -> bool:
+        """Whether a schedule is one of `schedules`, without making them all."""
+        values = schedule.values
+        if set(values) != {n for n, _ in self.choices} or any(values[n] not in of for n, of in self.choices):
+            return False
+        return all(c.holds({**facts, **values}) for c in self.constraints)
+
 
 @dataclass(frozen=True)
 class Spaces:

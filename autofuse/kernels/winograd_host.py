@@ -26,7 +26,17 @@ from autofuse.kernels.contract_tile import At, Panel, Rows, Tile, shielded
 from autofuse.kernels.contract_window import segments
 from autofuse.kernels.layouts import blocked, channel_block
 from autofuse.kernels.preparation import Preparation
-from autofuse.kernels.winograd_transform import SIZES, Setting, setting, tile_read, transform_input, transform_output
+from autofuse.kernels.winograd_transform import (
+    SIZES,
+    Setting,
+    arithmetic,
+    multiplications,
+    setting,
+    tile_read,
+    transform_input,
+    transform_output,
+    transforms,
+)
 from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
 
@@ -96,14 +106,15 @@ class WinogradHost:
 
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""
-        w = _Winograd(_Shape(variant, target), schedule)
+        shape = _Shape(variant, target)
+        w = _Winograd(shape, schedule)
         body = w.grid()
         kernel = Kernel(
             "winograd",
             w.binding.parameters,
             body,
             body.var.extent or 0,
-            flops=variant.program.flops,
+            flops=arithmetic(shape.s, shape.size, shape.tiles, variant.program.flops),
             bytes=w.binding.nbytes,
         )
         return Lowered((RegionLaunch(verify_kernel(kernel), w.binding.arguments),))
@@ -141,6 +152,12 @@ class _Shape:
     def flat(self, cell: Cell) -> int:
         """The number of a position among the points of a tile."""
         return sum(k * self.side**d for d, k in enumerate(reversed(cell)))
+
+
+def whole_products(variant: Variant, target: Target) -> int:
+    """FLOPs of the products of all tiles in whole vectors of features, and half of the transforms: sums that are shared save no more."""
+    w = _Shape(variant, target)
+    return multiplications(w.s, w.size, w.tiles, w.vectors * w.block) + transforms(w.s, w.size, w.tiles) // 2
 
 
 @dataclass

@@ -177,3 +177,29 @@ def transform_output(size: int, taps: int, m: Sequence[Expr]) -> list[Expr]:
         values = [m[0], *(pair[i % 2] for pair in pairs), m[-1]]
         out.append(_linear([row[0], *row[1:-1:2], row[-1]], values))
     return out
+
+
+def arithmetic(s: Setting, size: int, tiles: int, flops: int) -> int:
+    """FLOPs of the algorithm itself: the products of all tiles, both transforms, and what else is in `flops`, the count of a direct
+    convolution with its epilogue. A multiplication with an addition counts as two, also where it is a plain addition."""
+    channels, features = s.channel.extent or 1, s.n.extent or 1
+    points = math.prod(a.extent or 1 for a in (*s.images, *s.spaces, s.n))
+    rest = max(0, flops - 2 * points * channels * int(s.reach ** len(s.spaces)))
+    return multiplications(s, size, tiles, features) + transforms(s, size, tiles) + rest
+
+
+def multiplications(s: Setting, size: int, tiles: int, features: int) -> int:
+    """FLOPs of the products of all tiles, for a number of features."""
+    points = (size + s.reach - 1) ** len(s.spaces)
+    return int(2 * tiles * points * (s.channel.extent or 1) * features)
+
+
+def transforms(s: Setting, size: int, tiles: int) -> int:
+    """FLOPs of both transforms, without what is gained where sums are shared."""
+    f = short_filter(size, s.reach)
+    side, rank = size + s.reach - 1, len(s.spaces)
+    coefficients = [sum(x != 0 for row in matrix for x in row) for matrix in (f.input, f.output)]
+    # a dimension after the other: one that was transformed already has as many places as come out of it
+    taken = coefficients[0] * sum(side ** (rank - 1) for _ in range(rank))
+    given = coefficients[1] * sum(size**k * side ** (rank - 1 - k) for k in range(rank))
+    return int(2 * tiles * (taken * (s.channel.extent or 1) + given * (s.n.extent or 1)))

@@ -60,6 +60,10 @@ class Bench(Protocol):
     def known(self, signature: str) -> list[Measurement]:
         """What earlier tunes measured of a kernel signature on this device."""
 
+    def seeds(self, program: RegionProgram) -> list[Measurement]:
+        """What was measured of it elsewhere (another compiler, driver, number of threads or device), and of the kernels that are most like
+        it, the most telling first. They are worth trying here, and nothing more."""
+
     def prepare(self) -> None:
         """Compute what plans are compared with, and set `oracle`."""
 

@@ -1,5 +1,5 @@
-"""What the device reaches: the bandwidth of a copy from memory and within the caches, the arithmetic of a register-tiled product, the
-cost of a launch.
+"""What the device reaches: the bandwidth of a copy from memory, within the last cache and within those next to the cores, the arithmetic
+of a register-tiled product, the cost of a launch.
 
 All are kernels of the usual families with results that numpy knows at once. They are measured once per device and kept in the records.
 """
@@ -35,7 +35,8 @@ from autofuse.measure.programs import (
 from autofuse.measure.result import Measurement, Status
 
 SIGNATURE = "calibration"
-NAMES = ("copy", "cached", "product", "launch")
+NEEDED = ("copy", "cached", "product", "launch")
+NAMES = (*NEEDED, "shared")
 CACHED = 4.0
 """How many times faster than from memory the caches are taken to be where that was not measured."""
 _IMPOSSIBLE = 100.0
@@ -60,6 +61,8 @@ class Reached:
     measured: bool
     cached: float = 0.0
     """0 where it is not known."""
+    shared: float = 0.0
+    """The bandwidth within the last cache, where that is larger than those next to the cores; 0 where it is not known."""
     steady: bool = field(default=True, compare=False)
     """Whether what was measured now came near the best that was ever seen: no neighbour was busy."""
 
@@ -80,8 +83,9 @@ def reached(rows: Mapping[str, Measurement], target: Target, threads: int) -> Re
         rows["copy"].bytes_model / best["copy"] if "copy" in best else assumed.bytes,
         rows["product"].flops / best["product"] if "product" in best else assumed.flops,
         best.get("launch", assumed.launch),
-        all(name in best for name in NAMES),
+        all(name in best for name in NEEDED),
         rows["cached"].bytes_model / best["cached"] if "cached" in best else CACHED * assumed.bytes,
+        rows["shared"].bytes_model / best["shared"] if "shared" in best else 0.0,
     )
 
 
@@ -114,12 +118,17 @@ def _programs(target: Target) -> dict[str, RegionProgram]:
     elements = max(1 << 22, target.l3 // 4)
     # Both sides of the cached copy fill half of the caches that hold it.
     near = max(1 << 14, target.l2 * (1 if target.is_cuda else target.cores) // 16)
-    return {
+    found = {
         "copy": negation(elements - elements % _ROW),
         "cached": negation(near - near % _ROW),
         "product": product(_PRODUCT),
         "launch": negation(_LAUNCH_ELEMENTS),
     }
+    if not target.is_cuda and target.l3 >= 4 * target.cores * target.l2:
+        # Too large for the caches next to the cores, and half of the last one.
+        far = target.l3 // 16
+        found["shared"] = negation(far - far % _ROW)
+    return found
 
 
 def _chosen(program: RegionProgram, target: Target, threads: int) -> tuple[Variant, Schedule]:

@@ -28,6 +28,7 @@ from autofuse.measure.bench import Choice
 from autofuse.measure.calibrate import NAMES, STEADY, Reached, calibration_kernels, key_of, plausible, reached
 from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
 from autofuse.measure.compiling import compile_choices, compile_plan
+from autofuse.measure.noise import Learnt, Patience, Watched
 from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
 from autofuse.measure.programs import constant_bytes, region_bytes, repetition
 from autofuse.measure.protocol import (
@@ -47,6 +48,7 @@ from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.measure.result import Measurement, Opened, Status
 from autofuse.measure.scratch import Scratch
+from autofuse.measure.seeding import Seeding
 
 _OPEN_BYTES = 1 << 30
 _MOST_OPEN = 16
@@ -82,6 +84,7 @@ class DeviceBench:
         self.device = device
         self.graph = graph
         self.records = records
+        self._seeding = Seeding(records) if records is not None else None
         self.tolerance = tolerance if tolerance is not None else Tolerance()
         self.limits = limits if limits is not None else Limits()
         self.notes: list[str] = []
@@ -98,6 +101,10 @@ class DeviceBench:
         self._model_ready = False
         self._unwritten: dict[tuple[str, str], Measurement] = {}
         self._trouble = ""
+        self._learnt = Learnt()
+        self._rounds = self._busy = 0
+        self._waited = 0.0
+        self._noise_note = ""
         # Weights that all fit the last cache together stay in it from run to run; only larger models read them from memory.
         weights = sum(a.nbytes for a in graph.constants.values())
         self._rotate = 0 if weights <= device.target.l3 // 2 else min(weights, 2 * max(device.target.l3, 1))
@@ -121,6 +128,7 @@ class DeviceBench:
         again: int = 0,
     ) -> list[Measurement]:
         """See Bench."""
+        self._describe(program)
         blanks = compile_choices(self.device, choices)
         state = "rotated" if self._rotate and any(t.constant for t in program.inputs) else "warm"
         known = self._known([b.key for b in blanks[again:] if b.key], state)
@@ -149,7 +157,15 @@ class DeviceBench:
             self._store([out[k] for k in part])
         for k, twin in twins.items():
             m = out[twin]
-            out[k] = replace(out[k], status=m.status, reason=m.reason, samples_ns=m.samples_ns, error=m.error)
+            out[k] = replace(
+                out[k],
+                status=m.status,
+                reason=m.reason,
+                samples_ns=m.samples_ns,
+                error=m.error,
+                repeats=m.repeats,
+                noisy=m.noisy,
+            )
         return out
 
     def compile(self, choices: Sequence[Choice]) -> None:
@@ -165,6 +181,23 @@ class DeviceBench:
         except StorageError as e:
             self._note(str(e))
             return []
+
+    def seeds(self, program: RegionProgram) -> list[Measurement]:
+        """See Bench."""
+        if self._seeding is None:
+            return []
+        try:
+            return self._seeding.rows(program)
+        except StorageError as e:
+            self._note(str(e))
+            return []
+
+    def _describe(self, program: RegionProgram) -> None:
+        try:
+            if self._seeding is not None:
+                self._seeding.describe(program)
+        except StorageError as e:
+            self._note(str(e))
 
     def _batch(
         self, choices: Mapping[int, Choice], blanks: Mapping[int, Measurement], deadline: float
@@ -195,20 +228,42 @@ class DeviceBench:
         def enough() -> bool:
             return time.monotonic() >= deadline
 
+        started = time.monotonic()
+        bound = min(_WAIT_SHARE * (deadline - started), _LONGEST_WAIT, _ALL_WAITS - self._waited)
+        shots = Watched(self.shoot, self._learnt, Patience(bound))
+
+        def over() -> bool:
+            return time.monotonic() - started > _RACE_SECONDS
+
         try:
-            samples = race(list(place), self.shoot, _KERNEL_RACE, enough)
+            samples = race(list(place), shots, _KERNEL_RACE, enough, over).samples
             for h, k in place.items():
                 failed = self._failures.get(h)
                 if failed is not None:
                     out[k] = replace(out[k], status=failed[0], reason=failed[1])
                 elif samples[h]:
-                    out[k] = replace(out[k], samples_ns=tuple(samples[h]))
+                    noisy = tuple(shots.noisy.get(h, ()))
+                    out[k] = replace(out[k], samples_ns=tuple(samples[h]), repeats=_KERNEL_RACE.repeats, noisy=noisy)
                 else:
                     out[k] = replace(out[k], status=Status.SKIPPED, reason="the budget ended before it was timed")
         finally:
+            self._tell_noise(shots)
             for h in place:
                 self.release(h)
         return out
+
+    def _tell_noise(self, shots: Watched[int]) -> None:
+        """Keep one note that says how much of what was timed was noisy."""
+        self._rounds += shots.rounds
+        self._busy += shots.busy
+        self._waited += shots.patience.waited
+        if self._busy > _WORTH_TELLING * self._rounds:
+            self.notes = [n for n in self.notes if n != self._noise_note]
+            self._noise_note = (
+                f"the machine was busy while kernels were timed: {self._busy} of {self._rounds} rounds are marked as noisy"
+                f" (waited {self._waited:.1f} s for it to calm down)"
+            )
+            self.notes.append(self._noise_note)
 
     def _known(self, keys: Sequence[str], state: str) -> dict[str, Measurement]:
         if self.records is None:
@@ -238,6 +293,11 @@ class DeviceBench:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+    @property
+    def seeding_notes(self) -> list[str]:
+        """What the records of other compilers, drivers and devices were used for, in words."""
+        return self._seeding.notes() if self._seeding is not None else []
 
     def reached(self, deadline: float) -> Reached:
         """See Bench."""
@@ -439,7 +499,14 @@ class DeviceBench:
         return alive
 
 
-_KERNEL_RACE = RaceRules(first_repeats=2, rounds=2, repeats=2, finalists=2, final_rounds=4)
+_KERNEL_RACE = RaceRules(
+    first_repeats=2, looks=1, rounds=2, repeats=2, finalists=2, final_rounds=12, chunk=4, level=0.1
+)
+_RACE_SECONDS = 0.3
+"""A race of kernels that has taken this long ends with its first final rounds."""
+_WAIT_SHARE, _LONGEST_WAIT, _ALL_WAITS = 0.02, 1.0, 20.0
+"""Waiting for a busy machine to calm down: by batch as a share of the time left and in seconds, and over a whole tune."""
+_WORTH_TELLING = 0.1
 
 
 def _merged(new: Measurement, old: Measurement | None) -> Measurement:

@@ -1,7 +1,8 @@
 """Records: what was ever measured on this machine, in one SQLite table that all tunes share.
 
-A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state.
-Adding a choice to a search space leaves all other rows valid. The file is in WAL mode, so that several tunes may read and
+A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state; its environment names
+the compiler or driver. Adding a choice to a search space leaves all other rows valid. Rows of another device or environment of
+the same kind are never taken for measured: they are seeds, and are measured again. The file is in WAL mode, so that several tunes may read and
 write at once, and every row is on the disk before the next candidate is tried. Rows that make no sense are passed over. A damaged file is
 put aside, never deleted, and the rows that can still be read in it are taken over; one that can't be written is read.
 """
@@ -37,7 +38,8 @@ CREATE TABLE IF NOT EXISTS measurements (
     version INTEGER NOT NULL, signature TEXT NOT NULL, family TEXT NOT NULL, algorithm TEXT NOT NULL, layouts TEXT NOT NULL,
     schedule TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, samples_ns TEXT NOT NULL, error REAL,
     compile_seconds REAL NOT NULL, registers INTEGER NOT NULL, spill_bytes INTEGER NOT NULL, shared_bytes INTEGER NOT NULL,
-    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL, tune TEXT NOT NULL DEFAULT '',
+    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL, environment TEXT NOT NULL DEFAULT '',
+    repeats INTEGER NOT NULL DEFAULT 1, noisy TEXT NOT NULL DEFAULT '[]', tune TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (key, device, threads, state)
 )
 """
@@ -56,13 +58,29 @@ JOURNAL_SCHEMA = (
     """,
 )
 """Tables of autofuse.measure.journal."""
+_SIGNATURES = (
+    "CREATE TABLE IF NOT EXISTS signatures (signature TEXT PRIMARY KEY, family TEXT NOT NULL, traits TEXT NOT NULL)"
+)
 _INDEX = "CREATE INDEX IF NOT EXISTS by_signature ON measurements (signature, device, threads, state)"
 _COLUMNS = (
     "key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples_ns, error, "
-    "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model"
+    "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model, repeats, noisy, tune"
 )
+_ADDED = {
+    "environment": "TEXT NOT NULL DEFAULT ''",
+    "repeats": "INTEGER NOT NULL DEFAULT 1",
+    "noisy": "TEXT NOT NULL DEFAULT '[]'",
+    "tune": "TEXT NOT NULL DEFAULT ''",
+}
+"""Columns that tables of earlier versions lack."""
+_HERE = "device=? AND threads=? AND environment IN ('', ?)"
+"""The rows that hold as they are. Those of the time before environments were written down are trusted by their keys."""
 
 _CIRCUMSTANCES = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
+_REPLACED = ("status", "reason", "samples_ns", "measured_at", "environment", "repeats", "noisy", "tune")
+_UNLESS_OK = (
+    f" ON CONFLICT DO UPDATE SET {', '.join(f'{c}=excluded.{c}' for c in _REPLACED)} WHERE measurements.status <> 'ok'"
+)
 
 T = TypeVar("T")
 
@@ -77,18 +95,18 @@ def default_path() -> Path:
 
 
 class Records:
-    """The table. One instance serves one process; `device` and `threads` say whose rows it reads and writes."""
+    """The table. One instance serves one process; `device`, `threads` and `environment` say whose rows it reads and writes."""
 
-    def __init__(self, device: str, threads: int, path: Path | str | None = None) -> None:
+    def __init__(self, device: str, threads: int, path: Path | str | None = None, environment: str = "") -> None:
         """Open or create. `path` ":memory:" keeps nothing. StorageError where the file can be neither read nor made."""
         self.device = device
         self.threads = threads
+        self.environment = environment
         self.path = str(path) if path is not None else str(default_path())
         self.tune = ""
         """What the rows that are written belong to (see Journal)."""
         self.notes: list[str] = []
         self.writable = True
-        self._tune_column = "tune"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = self._open()
 
@@ -124,15 +142,15 @@ class Records:
             if found is None or found[0] != "ok":
                 raise sqlite3.DatabaseError(str(found[0] if found else "no answer"))
             with c:
-                for statement in (_SCHEMA, *JOURNAL_SCHEMA):
+                for statement in (_SCHEMA, _SIGNATURES, *JOURNAL_SCHEMA):
                     c.execute(statement)
-                # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
-                have = {row[1] for row in c.execute("PRAGMA table_info(measurements)")}
-                missing = set(_COLUMNS.split(", ")) - have
-                if missing:
-                    raise sqlite3.DatabaseError(f"its table has no column {min(missing)}")
-                if "tune" not in have:
-                    c.execute("ALTER TABLE measurements ADD COLUMN tune TEXT NOT NULL DEFAULT ''")
+            _add_columns(c)
+            # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
+            have = {row[1] for row in c.execute("PRAGMA table_info(measurements)")}
+            missing = set(_COLUMNS.split(", ")) - have
+            if missing:
+                raise sqlite3.DatabaseError(f"its table has no column {min(missing)}")
+            with c:
                 c.execute(_INDEX)
         except BaseException:
             c.close()
@@ -166,13 +184,15 @@ class Records:
                 c.close()
                 continue
             self.writable = False
-            names = {row[1] for row in c.execute("PRAGMA table_info(measurements)")}
-            self._tune_column = "tune" if "tune" in names else "''"
             self.notes.append(f"{self._failed('written', error)} What is in them is used; this tune adds nothing.")
             return c
         raise self._failed("opened", error) from error
 
     # ---- reading
+
+    @property
+    def _here(self) -> tuple[str, int, str]:
+        return self.device, self.threads, self.environment
 
     def find(self, keys: Iterable[str], state: str) -> dict[str, Measurement]:
         """The rows of these kernels on this device, by key. Rows that can't be understood are left out."""
@@ -182,8 +202,8 @@ class Records:
             part = wanted[k : k + _CHUNK]
             marks = ",".join("?" * len(part))
             rows = self._ask(
-                f"SELECT {_COLUMNS}, {self._tune_column} FROM measurements WHERE device=? AND threads=? AND state=? AND key IN ({marks})",
-                (self.device, self.threads, state, *part),
+                f"SELECT {_COLUMNS} FROM measurements WHERE {_HERE} AND state=? AND key IN ({marks})",
+                (*self._here, state, *part),
             )
             for m in filter(None, map(_measurement, rows)):
                 found[m.key] = m
@@ -192,10 +212,46 @@ class Records:
     def of_signature(self, signature: str) -> list[Measurement]:
         """Every row of a kernel signature on this device, the oldest first."""
         rows = self._ask(
-            f"SELECT {_COLUMNS}, {self._tune_column} FROM measurements WHERE signature=? AND device=? AND threads=? ORDER BY measured_at",
-            (signature, self.device, self.threads),
+            f"SELECT {_COLUMNS} FROM measurements WHERE {_HERE} AND signature=? ORDER BY measured_at",
+            (*self._here, signature),
         )
         return [m for m in map(_measurement, rows) if m is not None]
+
+    def elsewhere(self, signature: str) -> list[tuple[Measurement, str]]:
+        """Rows of a signature that do not hold here, with where they are from in words: of another driver or compiler, number of
+        threads, or device of the same kind. Those of this device come first."""
+        rows = self._ask(
+            f"SELECT {_COLUMNS}, device, threads, environment FROM measurements WHERE signature=? AND device LIKE ? "
+            f"AND NOT ({_HERE}) ORDER BY device=? DESC, threads=? DESC, measured_at",
+            (signature, f"{self.device.partition('|')[0]}|%", *self._here, self.device, self.threads),
+        )
+        found = []
+        for *row, device, threads, environment in rows:
+            m = _measurement(tuple(row))
+            if m is not None:
+                found.append((m, self._origin(str(device), int(str(threads)), str(environment))))
+        return found
+
+    def _origin(self, device: str, threads: int, environment: str) -> str:
+        if device != self.device:
+            return f"another device ({device.replace('|', ' ')})"
+        if threads != self.threads:
+            return f"{threads} threads"
+        return f"another compiler or driver ({environment})"
+
+    def describe(self, signature: str, family: str, traits: str) -> None:
+        """Keep what tells how alike signatures are. `family` limits what is compared."""
+
+        def write(c: sqlite3.Connection) -> None:
+            with c:
+                c.execute("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", (signature, family, traits))
+
+        self._guard("written", write)
+
+    def described(self, family: str) -> list[tuple[str, str]]:
+        """The signatures of a family with their traits."""
+        rows = self._ask("SELECT signature, traits FROM signatures WHERE family=?", (family,))
+        return [(str(signature), str(traits)) for signature, traits in rows]
 
     def count(self) -> int:
         """Rows of this device."""
@@ -218,21 +274,17 @@ class Records:
         fresh = [m for m in rows if not m.cached]
         if not fresh or not self.writable:
             return
-        marks = ",".join("?" * 22)
-        into = f"INTO measurements (device, threads, {_COLUMNS}, measured_at, tune) VALUES ({marks})"
+        names = ("device", "threads", "environment", *_COLUMNS.split(", "), "measured_at")
+        marks = ",".join("?" * len(names))
+        into = f"INTO measurements ({', '.join(names)}) VALUES ({marks})"
         now = time.time()
 
         def write(c: sqlite3.Connection) -> None:
             with c:
                 for m in fresh:
-                    how = "INSERT" if m.status in _CIRCUMSTANCES else "INSERT OR REPLACE"
-                    unless = (
-                        " ON CONFLICT DO UPDATE SET status=excluded.status, reason=excluded.reason, samples_ns=excluded.samples_ns, "
-                        "measured_at=excluded.measured_at, tune=excluded.tune WHERE measurements.status <> 'ok'"
-                        if m.status in _CIRCUMSTANCES
-                        else ""
-                    )
-                    c.execute(f"{how} {into}{unless}", (self.device, self.threads, *_columns(m), now, self.tune))
+                    how, unless = ("INSERT", _UNLESS_OK) if m.status in _CIRCUMSTANCES else ("INSERT OR REPLACE", "")
+                    values = (*self._here, *_columns(m), self.tune, now)
+                    c.execute(f"{how} {into}{unless}", values)
 
         self._guard("written", write, f"; {len(fresh)} measured kernels are not remembered for the next tune")
 
@@ -283,12 +335,27 @@ class Records:
         self.close()
 
 
+def _add_columns(c: sqlite3.Connection) -> None:
+    """Bring a table of an earlier version up to date; all its rows stay."""
+    there = {str(row[1]) for row in c.execute("PRAGMA table_info(measurements)")}
+    if not {"key", "samples_ns"} <= there:
+        return
+    for name, kind in _ADDED.items():
+        if name not in there:
+            try:
+                with c:
+                    c.execute(f"ALTER TABLE measurements ADD COLUMN {name} {kind}")
+            except sqlite3.OperationalError as e:
+                if "duplicate column" not in str(e):  # another tune was faster
+                    raise
+
+
 def _columns(m: Measurement) -> tuple[object, ...]:
     error = None if math.isnan(m.error) else m.error
     return (
         *(m.key, m.state, VERSION, m.signature, m.family, m.algorithm, m.layouts, m.schedule),
         *(m.status.value, m.reason, json.dumps(m.samples_ns), error, m.compile_seconds),
-        *(m.registers, m.spill_bytes, m.shared_bytes, m.flops, m.bytes_model),
+        *(m.registers, m.spill_bytes, m.shared_bytes, m.flops, m.bytes_model, m.repeats, json.dumps(m.noisy)),
     )
 
 
@@ -306,7 +373,10 @@ def _measurement(row: tuple[object, ...]) -> Measurement | None:
             return None
         deviation = float("nan") if error is None else float(str(error))
         seconds = float(str(rest[0]))
-        registers, spill, shared, flops, nbytes = (int(str(x)) for x in rest[1:6])
+        registers, spill, shared, flops, nbytes, repeats = (int(str(x)) for x in rest[1:7])
+        noisy = json.loads(str(rest[7]))
+        if not isinstance(noisy, list) or not all(type(n) is int and 0 <= n < len(numbers) for n in noisy):
+            return None
     except ValueError:
         return None
     return Measurement(
@@ -327,6 +397,8 @@ def _measurement(row: tuple[object, ...]) -> Measurement | None:
         flops=flops,
         bytes_model=nbytes,
         state=str(state),
+        repeats=max(1, repeats),
+        noisy=tuple(noisy),
         cached=True,
-        tune=str(rest[6]),
+        tune=str(rest[8]),
     )

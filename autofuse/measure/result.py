@@ -67,6 +67,10 @@ class Measurement:
     flops: int = 0
     bytes_model: int = 0
     state: str = "warm"
+    repeats: int = 1
+    """Samples of one round, which lie side by side."""
+    noisy: tuple[int, ...] = ()
+    """Positions of samples that were taken while the machine was noisier than it had been."""
     cached: bool = field(default=False, compare=False)
     tune: str = field(default="", compare=False)
     """The tune that a cached one is of, "" where that is not known."""

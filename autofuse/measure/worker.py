@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import faulthandler
 import pickle
+import random
 import resource
 import signal
 import sys
@@ -86,6 +87,7 @@ class Worker:
         self._handles: dict[int, Timed] = {}
         self._graphs: dict[str, Graph] = {}
         self._references: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
+        self._shots = 0
 
     @property
     def device(self) -> Device:
@@ -252,12 +254,14 @@ class Worker:
 
     def _shoot(self, request: Shoot) -> dict[int, list[int]]:
         samples: dict[int, list[int]] = {h: [] for h in request.handles}
+        self._shots += 1
+        draw = random.Random(self._shots)
         for h in request.handles:
             self._send(At(h))
             self._handles[h].time(1)  # the first run after another candidate finds cold caches and sleeping threads
-        for k in range(request.rounds):
-            # Alternate the order, so that a drift within a round favours nobody.
-            order = request.handles if k % 2 == 0 else request.handles[::-1]
+        for _ in range(request.rounds):
+            # The order of each round is drawn: what a drift, a burst or the predecessor does to a candidate, it does to any other as likely.
+            order = draw.sample(request.handles, len(request.handles))
             for h in order:
                 self._send(At(h))
                 if len(order) > 1:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autofuse.errors import VerificationError
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType, from_numpy
 from autofuse.ir.expr import Expr, Load, cast_to, const, load, rewrite
 from autofuse.ir.graph import Dim, Graph, Node, Value, ValueId, verify
+from autofuse.ir.reach import leaving
 from autofuse.ir.stage import Alone, Combine, Compute, Scatter, Stage, axes_of, inputs_of
 
 Index = tuple[Expr, ...]
@@ -208,6 +210,8 @@ class Builder:
 
     def _stage(self, inputs: Sequence[ValueId], stage: Stage) -> ValueId:
         inputs, stage = _canonical_slots(inputs, stage)
+        if wrong := leaving(stage, [self.shape(v) for v in inputs]):
+            raise VerificationError(wrong)
         return self.node(inputs, stage, [(stage.dtype, stage.shape)])[0]
 
     def elementwise(self, inputs: Sequence[ValueId], fn: Callable[..., Expr], dtype: DType | None = None) -> ValueId:

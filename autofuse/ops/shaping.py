@@ -152,6 +152,8 @@ def _split(c: Call) -> Sequence[ValueId | None]:
         parts = int(c.attr("num_outputs", len(c.wanted)))
         each = -(-shape[axis] // parts)
         sizes = [max(0, min(each, shape[axis] - k * each)) for k in range(parts)]
+    if sum(sizes) != shape[axis] or min(sizes) < 0:
+        raise Unsupported(f"parts of sizes {list(sizes)} for a dimension of {shape[axis]}")
     out: list[ValueId | None] = []
     begin = 0
     for k, n in enumerate(sizes):

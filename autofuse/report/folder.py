@@ -6,6 +6,7 @@ their places together (`report.places`): whenever a process is killed or a disk 
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import tempfile
@@ -130,21 +131,15 @@ def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str
         "best": outcome.best.key,
         "seconds": outcome.seconds,
         "interrupted": outcome.interrupted,
-        "device": {
-            "kind": t.kind,
-            "arch": t.arch,
-            "name": t.name,
-            "cores": t.cores,
-            "vector_bytes": t.vector_bytes,
-            "l1": t.l1,
-            "l2": t.l2,
-            "l3": t.l3,
-        },
+        "device": dataclasses.asdict(t),
         "calibration": {
             "bandwidth": outcome.calibration.bandwidth,
             "flops": outcome.calibration.flops,
             "launch": outcome.calibration.launch,
+            "cached": outcome.calibration.cached,
+            "shared": outcome.calibration.shared,
         },
+        "noise": outcome.noise.facts() if outcome.noise is not None else None,
         "baselines": {name: list(samples) for name, samples in outcome.baselines.items()},
         "notes": list(outcome.notes),
         "import_notes": list(outcome.graph.notes),

@@ -72,6 +72,7 @@ def html_report(r: Results) -> str:
         '<div class="pair">',
         _figure(r.plot_pareto(), "Latency against error"),
         _figure(r.plot_trials(), "Latency over the time of the tune"),
+        _figure(r.plot_additive(), "Kernels added up against the whole"),
         "</div>",
         _trade_offs(r),
         "<h2>The best plan, region by region</h2>",

@@ -142,6 +142,40 @@ def trials_plot(table: pd.DataFrame) -> Figure:
         return figure
 
 
+def additive_plot(table: pd.DataFrame) -> Figure:
+    """The sum of each plan's kernels against the whole plan, with a band of a tenth beside the diagonal."""
+    with styled():
+        figure, axes = new_figure()
+        known = table["additive_error"].notna() if "additive_error" in table else pd.Series(False, table.index)
+        rows = table[(table["status"] == "ok") & known]
+        if not len(rows):
+            nothing(axes, "no plan had all its kernels measured before it was run")
+            return figure
+        both = pd.concat([rows["estimate_ms"], rows["whole_ms"]])
+        ends = np.asarray([0.9 * both.min(), 1.1 * both.max()])
+        axes.fill_between(ends, ends / 1.1, ends / 0.9, color=BLACK, alpha=0.08, lw=0, label="within a tenth", zorder=1)
+        axes.plot(ends, ends, color=BLACK, lw=1.2, zorder=2)
+        _by_step(axes, rows, "estimate_ms", "whole_ms")
+        again = rows[rows["again"]]
+        if len(again):
+            axes.scatter(
+                again["estimate_ms"],
+                again["whole_ms"],
+                s=130,
+                facecolors="none",
+                edgecolors=VERMILION,
+                label=f"measured again in place ({len(again)})",
+                zorder=5,
+            )
+        _axis(axes, "x", "estimate_ms", both)
+        _axis(axes, "y", "median_ms", both)
+        axes.set_xlabel("sum of the plan's kernels (ms)")
+        axes.set_ylabel("whole plan when it was tried (ms)")
+        axes.set_title("Kernels added up against the whole")
+        axes.legend(loc="best")
+        return figure
+
+
 def roofline_plot(regions: pd.DataFrame, rates: Calibration) -> Figure:
     """Regions of the best plan by FLOPs a byte and what they reach; a marker's area is its share of the time."""
     with styled():

@@ -121,6 +121,10 @@ class Results:
         """Every measured plan over the time of the tune, and the best so far."""
         return plots.trials_plot(self.trade_offs)
 
+    def plot_additive(self) -> Figure:
+        """The sum of each plan's kernels against the whole plan."""
+        return plots.additive_plot(self.trade_offs)
+
     def plot_roofline(self) -> Figure:
         """The regions of the best plan against what the device reaches."""
         return plots.roofline_plot(self.regions, self.calibration)

@@ -22,7 +22,17 @@ def gained(r: Results) -> bool:
     first = reference_row(r.trade_offs)
     if first is None or r.best is None:
         return False
-    return racing.compare(list(r.best["samples_ns"]), list(first["samples_ns"])).winner == "a"
+    noise = r.run.get("noise") or {}
+    repeats = int(r.best.get("repeats", 1))
+    if repeats != int(first.get("repeats", 1)):
+        return False  # not of the same rounds
+    found = racing.compare(
+        list(r.best["samples_ns"]),
+        list(first["samples_ns"]),
+        notable=float(noise.get("notable", racing.NOTABLE)),
+        repeats=repeats,
+    )
+    return found.winner == "a"
 
 
 def verdict(r: Results) -> str:

@@ -21,9 +21,9 @@ STEPS = ("unfused", "tuned", "fused", "other-algorithm")
 TRADE_OFF_COLUMNS = columns(
     "trial:i plan step origin status best:b pareto:b median_ms:f p10_ms:f p90_ms:f runs:i gain:f launches:i bytes_model:i "
     "bytes_measured:f flops:i floor_ms:f share_of_floor:f bound peak_bytes:i compile_seconds:f error:f regions:i "
-    "estimate_ms:f elapsed_seconds:f reason samples_ns region_ns plan_json"
+    "estimate_ms:f whole_ms:f in_place_ms:f additive_error:f again:b elapsed_seconds:f reason repeats:i samples_ns noisy region_ns plan_json"
 )
-RAW_COLUMNS = ("samples_ns", "region_ns", "plan_json")
+RAW_COLUMNS = ("samples_ns", "noisy", "region_ns", "plan_json")
 """Columns that only the parquet file has: they are no reading matter."""
 
 
@@ -71,9 +71,15 @@ def _plan_row(p: PlanRow, outcome: TuneOutcome) -> dict[str, object]:
         "error": p.error,
         "regions": len(p.plan.regions),
         "estimate_ms": p.estimate_ns * MS if p.estimate_ns else float("nan"),
+        "whole_ms": p.whole_ns * MS if p.whole_ns else float("nan"),
+        "in_place_ms": sum(p.region_ns) * MS if p.region_ns else float("nan"),
+        "additive_error": p.off,
+        "again": p.again,
         "elapsed_seconds": p.elapsed_seconds,
         "reason": p.reason,
+        "repeats": p.repeats,
         "samples_ns": list(p.samples_ns),
+        "noisy": list(p.noisy),
         "region_ns": list(p.region_ns),
         "plan_json": json.dumps(p.plan.to_json()),
     }
@@ -97,7 +103,7 @@ def _reference_ms(table: pd.DataFrame) -> float:
 KERNEL_COLUMNS = columns(
     "signature family algorithm layouts schedule key status median_us:f p10_us:f p90_us:f runs:i flops:i bytes_model:i "
     "floor_us:f share_of_floor:f gflops:f gbytes_per_s:f bound error:f compile_seconds:f registers:i spill_bytes:i "
-    "shared_bytes:i cached:b reason samples_ns"
+    "shared_bytes:i cached:b study reason repeats:i samples_ns noisy"
 )
 
 
@@ -134,22 +140,28 @@ def _kernel_row(k: KernelRow) -> dict[str, object]:
         "spill_bytes": k.spill_bytes,
         "shared_bytes": k.shared_bytes,
         "cached": k.cached,
+        "study": k.study,
         "reason": k.reason,
+        "repeats": k.repeats,
         "samples_ns": list(k.samples_ns),
+        "noisy": list(k.noisy),
     }
 
 
-SAMPLE_COLUMNS = columns("kind name run:i ns:i")
+SAMPLE_COLUMNS = columns("kind name run:i ns:i noisy:b")
 
 
 def sample_table(trade_offs: pd.DataFrame, kernels: pd.DataFrame, baselines: dict[str, list[int]]) -> pd.DataFrame:
     """Every raw sample in long form: plans by key, kernels by key, baselines by name."""
-    sources = [("plan", str(k), s) for k, s in zip(trade_offs["plan"], trade_offs["samples_ns"], strict=True)]
-    sources += [("kernel", str(k), s) for k, s in zip(kernels["key"], kernels["samples_ns"], strict=True)]
-    sources += [("baseline", name, s) for name, s in baselines.items()]
+    sources: list[tuple[str, str, Sequence[int], set[int]]] = []
+    for kind, name, table in (("plan", "plan", trade_offs), ("kernel", "key", kernels)):
+        marks = table["noisy"] if "noisy" in table else [()] * len(table)  # folders of earlier versions have none
+        found = zip(table[name], table["samples_ns"], marks, strict=True)
+        sources += [(kind, str(k), s, {int(x) for x in noisy}) for k, s, noisy in found]
+    sources += [("baseline", name, s, set()) for name, s in baselines.items()]
     rows = [
-        {"kind": kind, "name": name, "run": run, "ns": int(ns)}
-        for kind, name, samples in sources
+        {"kind": kind, "name": name, "run": run, "ns": int(ns), "noisy": run in noisy}
+        for kind, name, samples, noisy in sources
         for run, ns in enumerate(samples)
     ]
     return typed(rows, SAMPLE_COLUMNS)

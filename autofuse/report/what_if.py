@@ -65,9 +65,7 @@ class Asker:
         studies = KernelStudies(bench, spaces, str(run["accuracy"]))
         planner = Planner(self.graph, bench, Partitioner(self.graph, self.target), studies, str(run["accuracy"]))
         c = run["calibration"]
-        self.sampler = ExactPlanSampler(
-            planner, Reached(float(c["bandwidth"]), float(c["flops"]), float(c["launch"]), True)
-        )
+        self.sampler = ExactPlanSampler(planner, _reached(c))
         self.sampler.recall()
 
     def ask(self, edges: pd.DataFrame, names: Sequence[str], apart: bool) -> Answer:
@@ -126,3 +124,9 @@ def _measurements(kernels: pd.DataFrame) -> dict[str, list[Measurement]]:
         )
         found.setdefault(row.signature, []).append(row)
     return found
+
+
+def _reached(c: Mapping[str, Any]) -> Reached:
+    """The calibration of a result folder; older ones don't have the caches."""
+    rates = (float(c["bandwidth"]), float(c["flops"]), float(c["launch"]))
+    return Reached(*rates, True, float(c.get("cached", 0.0)), float(c.get("shared", 0.0)))

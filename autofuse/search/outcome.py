@@ -11,6 +11,7 @@ from autofuse.fusion.partition import Edge
 from autofuse.fusion.region import Verdict
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
+from autofuse.measure.noise import Noise
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,16 @@ class PlanRow:
     elapsed_seconds: float
     region_ns: tuple[float, ...] = ()
     """Median nanoseconds of each region in place, in the plan's order (empty where not profiled)."""
+    whole_ns: float = 0.0
+    """The median when the plan was tried, beside which the estimate was made; 0 where it did not run."""
+    off: float = float("nan")
+    """By how much the estimate was off that, relative to it; NaN where a kernel of the plan had not been measured."""
+    again: bool = False
+    """Whether its kernels were measured again in place for that."""
+    repeats: int = 1
+    """Samples of one round, which lie side by side."""
+    noisy: tuple[int, ...] = ()
+    """Positions of samples that were taken while the machine was noisier than it had been."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +77,22 @@ class KernelRow:
     shared_bytes: int
     cached: bool
     """True where an earlier tune measured it."""
+    study: str = ""
+    """Where the study of its signature stands: why it was closed, or how many candidates were tried."""
+    repeats: int = 1
+    noisy: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the device reaches: bytes a second of a copy, FLOPs a second of a register-tiled loop, seconds of an empty launch."""
+    """What the device reaches: bytes a second of a copy, FLOPs a second of a register-tiled loop, seconds of an empty launch; bytes a second
+    within the caches next to the cores, and within the last one (0 where that is not known)."""
 
     bandwidth: float
     flops: float
     launch: float
+    cached: float = 0.0
+    shared: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +120,5 @@ class TuneOutcome:
     interrupted: bool
     notes: tuple[str, ...]
     inputs: dict[str, np.ndarray]
+    noise: Noise | None = None
+    """What a plan differs from itself on this machine; None where time was too short to see."""

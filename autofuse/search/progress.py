@@ -22,7 +22,8 @@ class Phase(enum.StrEnum):
 class Event:
     """Where a tune stands. `done` of `total` counts the steps of the phase (total 0: unknown); `best_ns` is the best plan's median so far
     (0 before there is one) and `first_ns` the unfused plan's; `gap` is what is known to be left, relative (NaN where nothing is);
-    `seconds` of `budget` are spent; `text` says in words what is being done."""
+    `seconds` of `budget` are spent; `text` says in words what is being done. Of `kernels` (variants of distinct regions that a plan may have)
+    `measured` were: the bounds spared the others so far (0 before that is known)."""
 
     phase: Phase
     text: str
@@ -33,6 +34,13 @@ class Event:
     gap: float
     seconds: float
     budget: float
+    measured: int = 0
+    kernels: int = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds to go, never negative."""
+        return max(0.0, self.budget - self.seconds)
 
 
 class Progress(Protocol):

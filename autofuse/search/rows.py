@@ -106,6 +106,11 @@ def plan_rows(graph: Graph, entries: Iterable[Entry], calibration: Calibration) 
                 estimate_ns=e.estimate_ns,
                 elapsed_seconds=e.elapsed,
                 region_ns=e.region_ns,
+                whole_ns=e.whole_ns,
+                off=e.off,
+                again=e.again,
+                repeats=e.best_repeats,
+                noisy=tuple(e.best_noisy) if o.ok else (),
             )
         )
     return tuple(out)
@@ -114,13 +119,13 @@ def plan_rows(graph: Graph, entries: Iterable[Entry], calibration: Calibration) 
 def kernel_rows(studies: KernelStudies, calibration: Calibration) -> tuple[KernelRow, ...]:
     """A row for each kernel and schedule that was tried."""
     return tuple(
-        _kernel_row(study.program, t.measurement, calibration)
+        _kernel_row(study.program, t.measurement, calibration, study.state)
         for study in studies.studies.values()
         for t in study.tried.values()
     )
 
 
-def _kernel_row(program: RegionProgram, m: Measurement, calibration: Calibration) -> KernelRow:
+def _kernel_row(program: RegionProgram, m: Measurement, calibration: Calibration, study: str) -> KernelRow:
     return KernelRow(
         signature=program.signature,
         family=m.family,
@@ -141,4 +146,7 @@ def _kernel_row(program: RegionProgram, m: Measurement, calibration: Calibration
         spill_bytes=m.spill_bytes,
         shared_bytes=m.shared_bytes,
         cached=m.cached,
+        study=study,
+        repeats=m.repeats,
+        noisy=m.noisy,
     )

@@ -59,6 +59,10 @@ class PlanSampler(Protocol):
     @property
     def gap(self) -> float: ...
 
+    @property
+    def spared(self) -> tuple[int, int]:
+        """Kernels that were measured, and how many a plan may have; (0, 0) where that is not counted."""
+
     def propose(self) -> Proposal | None:
         """The next partition, or None when there is nothing left to propose (by the costs that are known now)."""
 
@@ -97,6 +101,10 @@ class OptunaPlanSampler:
     @property
     def name(self) -> str:
         return self._kind
+
+    @property
+    def spared(self) -> tuple[int, int]:
+        return 0, 0
 
     @property
     def gap(self) -> float:

@@ -16,6 +16,7 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Variant
 from autofuse.measure.bench import Bench
+from autofuse.measure.noise import Patience
 from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
 from autofuse.search.kernel_study import BATCH, KernelStudies
@@ -24,11 +25,17 @@ from autofuse.search.progress import Event, Phase, Progress
 from autofuse.search.rows import step_of
 from autofuse.search.samplers import PlanSampler, Proposal
 
+NOISE_SHARE, MOST_NOISE_SECONDS = 0.02, 3.0
+"""The part of the budget that calibrating the noise may take, and its bound in seconds."""
+WAIT_SHARE, MOST_WAITED = 0.05, 20.0
+"""The same for waiting until a busy machine is calm."""
 KERNEL_SHARE = 0.40
 PLAN_SHARE = 0.85
 FINALISTS = 3
 _REPAIRS = 3
 _PROPOSALS = 6
+_LEAST_GAP = 0.05
+"""Kernels that are nearer to their bounds than this count as if they were this far: a bound may be wrong."""
 _PROMISING = 1.25
 """Plans whose estimate is within this factor of the best are worth having their kernels measured."""
 
@@ -52,7 +59,7 @@ class Session:
         self.planner = planner
         self.studies = studies
         self.budget = budget
-        self.book = Book(bench, lambda: budget.spent)
+        self.book = Book(bench, lambda: budget.spent, Patience(min(MOST_WAITED, WAIT_SHARE * budget.seconds)))
         self.sampler: PlanSampler | None = None
         self._make_sampler = sampler
         self._progress = progress
@@ -74,7 +81,9 @@ class Session:
         best = self.book.best.ns if self.book.best is not None and self.book.best.ok else 0.0
         first = self.baselines[0].ns if self.baselines and self.baselines[0].ok else 0.0
         gap = self.sampler.gap if self.sampler is not None else float("nan")
-        self._progress(Event(self._phase, text, done, total, best, first, gap, self.budget.spent, self.budget.seconds))
+        spared = self.sampler.spared if self.sampler is not None else (0, 0)
+        spent, budget = self.budget.spent, self.budget.seconds
+        self._progress(Event(self._phase, text, done, total, best, first, gap, spent, budget, *spared))
 
     def tell_done(self) -> None:
         """Report the end."""
@@ -105,6 +114,13 @@ class Session:
         self.tell("the greedy plan", 1, 2)
         self._baseline(self.greedy, "greedy")
 
+    def run_noise(self) -> None:
+        """Calibrate the noise: the incumbent against itself."""
+        seconds = min(NOISE_SHARE * self.budget.seconds, MOST_NOISE_SECONDS)
+        if self.book.best is not None and seconds > 0:
+            self.tell("the noise: the best plan against itself")
+            self.book.calibrate_noise(seconds)
+
     def _affordable(self, done: Plan, seconds: float) -> bool:
         """Whether the greedy plan can be made ready in what is left, by what the unfused one took for each of its kernels."""
         plan = self.planner.plan(self.greedy, "greedy")
@@ -119,9 +135,10 @@ class Session:
     def _attempt(self, plan: Plan) -> Entry:
         """Try a plan end to end, and learn from it what its kernels take in place."""
         fresh = not self.book.tried(plan)
-        entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan))
+        known = not self.planner.open_kernels(plan)
+        entry = self.book.attempt(plan, self._step(plan), self.planner.seconds(plan), known)
         if fresh and entry.ok and entry.region_ns:
-            self.studies.observe_in_place(self.planner.placed(plan, entry.region_ns))
+            self.studies.observe_in_place(self.planner.placed(plan, entry.region_ns), instead=entry.again)
         return entry
 
     def _baseline(self, partition: Partition, origin: str, direct: bool = False, known: bool = False) -> Entry | None:
@@ -192,8 +209,7 @@ class Session:
             ready = {s: w for s, w in weights.items() if not (of := self.studies.of(w[0])).closed and not of.settled}
             if not ready:
                 break
-            # The gain of another batch shrinks with every batch: the weight is divided among them.
-            chosen = max(ready, key=lambda s: ready[s][1] / (1 + self.studies.of(ready[s][0]).batches) ** 1.5)
+            chosen = max(ready, key=lambda s: self._promise(*ready[s]))
             program = ready[chosen][0]
             room = self.studies.room(program, self.budget.at(share))
             if room < 1:
@@ -203,6 +219,14 @@ class Session:
             self.tell(f"kernel {chosen[:8]} ({kinds})", total - len(ready), total)
             done += self.studies.step(program, self.budget.at(min(1.0, share + 0.1)), min(room, BATCH))
         return done > 0
+
+    def _promise(self, program: RegionProgram, seconds: float) -> float:
+        """What another batch of a kernel's trials may bring: its share of the time, as far as its bound leaves any to gain.
+
+        The gain of another batch shrinks with every batch: it is divided among them.
+        """
+        open_part = max(_LEAST_GAP, self.studies.gap(program))
+        return seconds * open_part / float((1 + self.studies.of(program).batches) ** 1.5)
 
     # ---- plans
 
@@ -329,13 +353,23 @@ class Session:
         """The incumbent's partition with the newest schedules, then the best plans and the baselines side by side."""
         self._phase = Phase.FINALS
         self._refresh_best()
-        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.ns)
-        # The best of each step is there too, so that gains are told apart on paired numbers.
-        steps = {e.step: e for e in reversed(ranked)}
-        keep = list(dict.fromkeys([*ranked[:FINALISTS], *self.baselines[:1], *steps.values()]))
+        keep = self.finalists()
         self.tell("the best plans side by side", 0, len(keep))
         self.book.final(keep, self.budget.left)
         self.book.profile([e for e in keep if e.ok], 5)
+        self.book.tell_noise()
+
+    def finalists(self) -> list[Entry]:
+        """The best plans, of different partitions as far as there are such, and the unfused and the greedy plan at their best."""
+        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.score)
+        # The best of each step is there too, so that gains are told apart on paired numbers.
+        steps = {e.step: e for e in reversed(ranked)}
+        nodes = {id(e): tuple(sorted(r.region.nodes for r in e.plan.regions if r.region.nodes)) for e in ranked}
+        best_of = {nodes[id(e)]: e for e in reversed(ranked)}
+        diverse = sorted(best_of.values(), key=lambda e: e.score)[:FINALISTS]
+        best = list(dict.fromkeys([*diverse, *ranked]))[:FINALISTS]
+        landmarks = [best_of[x.key] for x in (self.unfused, self.greedy) if x.key in best_of]
+        return list(dict.fromkeys([*best, *self.baselines[:1], *landmarks, *steps.values()]))
 
     def _refresh_best(self) -> None:
         """Kernels may have improved since the incumbent was tried."""
@@ -346,6 +380,23 @@ class Session:
         plan = self.planner.plan(Partition(regions), best.plan.origin, known=True)
         if plan is not None and not self.planner.open_kernels(plan) and not self.book.tried(plan):
             self._attempt(plan)
+
+    def additivity(self) -> str:
+        """How far sums of kernels were from whole plans, in words; "" where no plan had all its kernels measured beforehand."""
+        known = [e for e in self.book.entries.values() if not math.isnan(e.off)]
+        if not known:
+            return ""
+        worst = max(known, key=lambda e: abs(e.off))
+        again = sum(e.again for e in known)
+        rest = "no kernel had to be measured again in place"
+        if again:
+            rest = (
+                f"for {again} of them the kernels were measured again in place, and the search went on with those times"
+            )
+        return (
+            f"the sum of kernels was within {abs(worst.off):.0%} of the whole for all {len(known)} plans whose kernels were all "
+            f"measured beforehand; {rest}"
+        )
 
     def failure(self) -> str:
         """Why no plan works, in words."""

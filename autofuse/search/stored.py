@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from autofuse.ir.graph import Graph
 from autofuse.kernels.space import Spaces
-from autofuse.search.kernel_study import KernelStudies, KernelStudy
+from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.samplers import PlanSampler
 from autofuse.search.schedule_sampler import distributions, parameters
 from autofuse.search.studies_file import StoredTrial
+from autofuse.search.study import KernelStudy
 
 
 def stored_studies(

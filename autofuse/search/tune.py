@@ -19,6 +19,7 @@ from autofuse.engine.plan import Plan, check_plan
 from autofuse.errors import AutofuseError, LaunchError, MismatchError, PlanError, StorageError, UsageError
 from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
+from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import lower
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
@@ -26,12 +27,14 @@ from autofuse.measure.calibrate import Reached
 from autofuse.measure.client import DeviceFactory
 from autofuse.measure.compiling import LOWERING_ERRORS
 from autofuse.measure.device_bench import DeviceBench, Limits
+from autofuse.measure.identity import environment_of
 from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.journal import Journal
 from autofuse.measure.peers import check_peer
 from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.search.budget import Budget
+from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.interrupts import Interrupts
 from autofuse.search.kernel_study import KernelStudies
@@ -161,7 +164,11 @@ def tune(
             bench.close()
         if kept is not None:
             kept.close()
-    return replace(outcome, best_text=text, notes=tuple(dict.fromkeys((*outcome.notes, *bench.notes, *journal.notes))))
+    return replace(
+        outcome,
+        best_text=text,
+        notes=tuple(dict.fromkeys((*outcome.notes, *bench.notes, *bench.seeding_notes, *journal.notes))),
+    )
 
 
 def factory_of(device: Device) -> DeviceFactory:
@@ -172,7 +179,7 @@ def factory_of(device: Device) -> DeviceFactory:
 
 def _open_records(device: Device, path: Path | str | None, notes: list[str]) -> Records | None:
     try:
-        kept = Records(identity(device), device.threads, path)
+        kept = Records(identity(device), device.threads, path, environment_of(device))
     except StorageError as e:
         notes.append(f"{e} Nothing is remembered of this tune.")
         return None
@@ -194,11 +201,14 @@ def tune_on(
     budget: Budget,
     progress: Progress = silent,
     notes: list[str] | None = None,
+    recorded: Callable[[Variant], Sequence[Schedule]] | None = None,
 ) -> TuneOutcome:
-    """A tune on any bench: what `tune` does once device, records and budget are there."""
+    """A tune on any bench: what `tune` does once device, records and budget are there. `recorded`: see KernelStudies."""
     said = notes if notes is not None else []
     partitioner = Partitioner(graph, bench.target)
-    studies = KernelStudies(bench, spaces, task.accuracy, task.seed, sampler=task.sampler, clock=budget.clock)
+    studies = KernelStudies(
+        bench, spaces, task.accuracy, task.seed, sampler=task.sampler, clock=budget.clock, recorded=recorded
+    )
     planner = Planner(graph, bench, partitioner, studies, task.accuracy)
     studies.constants = planner.constants
 
@@ -252,6 +262,9 @@ def tune_on(
                 said += StudiesFile(task.storage).write(written, max(_STORAGE_SECONDS, 0.05 * budget.seconds))
             except StorageError as e:
                 said.append(str(e))
+    additivity = session.additivity()
+    if additivity:
+        said.append(additivity)
     if bench.oracle:
         said.append(f"numbers were compared with {bench.oracle}")
     journal.keep(best.plan, best.best_samples)
@@ -276,6 +289,7 @@ def tune_on(
         seconds=budget.spent,
         interrupted=interrupted,
         notes=tuple(dict.fromkeys([*said, *session.notes, *session.book.notes])),
+        noise=session.book.noise,
         inputs=task.inputs,
     )
 
@@ -291,10 +305,12 @@ def _run(session: Session, task: Task, reached: list[Reached], journalled: Seque
     session.run_baselines()
     for plan in previous.values() if late else ():
         _run_previous(session, plan)
+    session.run_noise()
     session.tell("what the device reaches")
     found = session.bench.reached(session.budget.at(0.7))
     session.steady = found.steady
     reached.append(found)
+    session.studies.bound = Bounds.of(found, session.bench.target).lower
     if not found.measured:
         session.notes.append(
             "the device's bandwidth and arithmetic are assumed, not measured: the budget was too short"
@@ -317,7 +333,7 @@ def _run_previous(session: Session, plan: Plan) -> None:
 
 
 def _calibration(found: Reached) -> Calibration:
-    return Calibration(found.bandwidth, found.flops, found.launch)
+    return Calibration(found.bandwidth, found.flops, found.launch, found.cached, found.shared)
 
 
 def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:

@@ -201,3 +201,12 @@ def test_cache(run: Run, model: Path) -> None:
     assert run("cache", "prune", "--keep", "2G").out.strip() == "freed 0 B"
     assert run("cache", "clear").code == 0
     assert json.loads(run("cache", "info", "--json").out)["kernels"]["entries"] == 0
+
+
+def test_a_tune_is_replayed_from_its_results(run: Run, tmp_path: Path) -> None:
+    tuned = Path(__file__).parents[2] / "results" / "examples"
+    done = run("tune", "sample:chain_layernorm", "--replay", tuned, "--output", tmp_path, "--budget", "1s")
+    assert done.code == 0 and "nothing was run" in done.err + done.out
+    assert find_results(tmp_path / "replayed").is_dir()
+    refused = run("tune", "sample:chain_layernorm", "--replay", tuned, "--output", tmp_path, "--threads", "1")
+    assert refused.code == 2 and "leave out --threads" in refused.err

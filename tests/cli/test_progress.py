@@ -21,12 +21,13 @@ def test_lines_come_with_phases_not_with_every_event() -> None:
     with shown_progress(console, 60.0) as progress:
         for _ in range(50):
             progress(event(Phase.KERNELS, "[red]conv[/red]"))
-        progress(event(Phase.PLANS, gap=0.125))
+        progress(event(Phase.PLANS, gap=0.1251, measured=214, kernels=3120))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     lines = text.splitlines()
     assert len(lines) == 2
     assert "kernels 1/4: [red]conv[/red]; best 2.00 ms (2.50x)" in lines[0]
-    assert "at most 12% left" in lines[1]
+    assert "at most 12.5% left, 2,906 of 3,120 kernels spared" in lines[1]
+    assert lines[1].startswith("[   3.0 s, 57 s left] plans")
 
 
 def test_no_best_before_there_is_one() -> None:

@@ -321,3 +321,17 @@ def test_shapes_that_do_not_fit() -> None:
     m = model([node("MatMul", ["x", "w"], name="here")], {"x": (2, 3)}, ["y"], {"w": random(4, 5)})
     with pytest.raises(ShapeError, match=r"here.*\(2, 3\).*\(4, 5\)"):
         import_model(m)
+
+
+def test_parts_that_are_more_than_the_whole() -> None:
+    m = model([node("Split", ["x", "s"], ["y", "z"], name="here")], {"x": (4, 2)}, ["y", "z"], {"s": np.array([3, 3])})
+    with pytest.raises(ShapeError, match=r"here.*split"):
+        import_model(m)
+
+
+def test_indices_beyond_a_dimension_are_no_kernel() -> None:
+    """The indices have three rows and the data two: a kernel would read past the end of it."""
+    indices = np.zeros((3, 4), np.int64)
+    m = model([node("GatherElements", ["x", "i"], axis=1)], {"x": (2, 4)}, ["y"], {"i": indices})
+    (gathered,) = import_model(m).nodes
+    assert isinstance(gathered.compute, Host) and "dimension 0" in gathered.compute.reason

@@ -267,3 +267,15 @@ def test_no_variant_for_what_is_no_contraction() -> None:
 def test_what_winograd_saves(size: int, taps: int, shape: tuple[int, ...], saving: float) -> None:
     """Multiplications of the direct form for one of Winograd's: bounds rest on it."""
     assert Preparation("winograd", size, taps, 16).saving(shape) == saving
+
+
+@pytest.mark.parametrize(("size", "products", "inputs", "outputs"), [(2, 16, 64, 36), (4, 36, 264, 180)])
+def test_winograd_counts_its_own_arithmetic(size: int, products: int, inputs: int, outputs: int) -> None:
+    """The counts of one tile of F(2x2, 3x3) and F(4x4, 3x3): B^T has 8 and 22 coefficients, A^T 6 and 18."""
+    case = conv((1, 32, 8, 8), (48, 32, 3, 3), pads=[1, 1, 1, 1], relu=False)
+    host = target()
+    (variant,) = (v for v in WINOGRAD.variants(case.program, host) if v.algorithm == f"winograd-f{size}")
+    lowered = WINOGRAD.lower(variant, WINOGRAD.heuristic(variant, host), host)
+    tiles, bias = (8 // size) ** 2, 48 * 8 * 8
+    own = 2 * tiles * (products * 32 * 48 + inputs * 32 + outputs * 48) + bias
+    assert sum(x.kernel.flops for x in lowered.launches) == own

@@ -72,6 +72,8 @@ def test_kernels_are_measured_once_and_then_remembered(records: Records) -> None
         first = bench.kernels(p, {}, choices, soon())
         assert [m.status for m in first] == [Status.OK] * 3
         assert all(m.samples_ns and m.error < 1e-4 and not m.cached for m in first)
+        assert all(len(m.samples_ns) % m.repeats == 0 and m.repeats == 2 for m in first)
+        assert all(0 <= n < len(m.samples_ns) for m in first for n in m.noisy)
         assert len({m.key for m in first}) == 3
         again = bench.kernels(p, {}, choices, soon())
         assert all(m.cached for m in again) and [m.samples_ns for m in again] == [m.samples_ns for m in first]

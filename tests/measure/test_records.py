@@ -65,6 +65,8 @@ def test_a_newer_row_replaces_the_older_and_cached_rows_are_not_written(path: Pa
         "status = 'splendid'",
         "version = 99",
         "registers = 'many'",
+        "noisy = '[99]'",
+        "noisy = 'x'",
         "error = 'x'",
     ],
 )
@@ -75,6 +77,19 @@ def test_foreign_rows_are_passed_over(path: Path, change: str) -> None:
         c.execute(f"UPDATE measurements SET {change} WHERE key = 'k1'")
     with Records("cpu", 2, path) as r:
         assert list(r.find(["k1", "k2"], "warm")) == ["k2"]
+
+
+def test_a_table_of_an_earlier_version_keeps_its_rows(path: Path) -> None:
+    with Records("cpu", 2, path) as r:
+        r.add([ROW])
+    with sqlite3.connect(path) as c:
+        for name in ("repeats", "noisy"):
+            c.execute(f"ALTER TABLE measurements DROP COLUMN {name}")
+    marked = replace(ROW, key="k2", repeats=2, noisy=(1,), samples_ns=(20, 25))
+    with Records("cpu", 2, path) as r:
+        r.add([marked])
+        assert r.find(["k1", "k2"], "warm") == {"k1": ROW, "k2": marked}
+        assert not r.notes
 
 
 def test_a_file_that_is_no_database_is_put_aside(path: Path) -> None:

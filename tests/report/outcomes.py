@@ -69,6 +69,9 @@ def plan_row(graph: Graph, plan: Plan, trial: int, step: str, scale: float, **ch
         "compile_seconds": 1.5,
         "error": 2e-6 * (1 + trial),
         "estimate_ns": 0.9 * total,
+        "whole_ns": (1.0 if trial % 2 else 1.05) * total,
+        "off": 0.9 / (1.0 if trial % 2 else 1.05) - 1,
+        "again": trial % 2 == 0,
         "elapsed_seconds": 3.0 * (trial + 1),
         "region_ns": tuple(scale * f for f in floors),
     }
@@ -96,6 +99,7 @@ def kernel_row(k: int, **changes: object) -> KernelRow:
         "spill_bytes": 0,
         "shared_bytes": 0,
         "cached": k % 2 == 0,
+        "study": "open: 3 candidates tried",
     }
     return KernelRow(**{**fields, **changes})  # type: ignore[arg-type]
 

@@ -159,7 +159,7 @@ def test_terminal_report_shows_failures_and_the_best(transformer_results: Result
         assert part in text
 
 
-PLOTS = ("pareto", "trials", "roofline", "gains", "launches_bytes")
+PLOTS = ("pareto", "trials", "roofline", "gains", "launches_bytes", "additive")
 
 
 @pytest.mark.parametrize("name", PLOTS)
@@ -205,7 +205,7 @@ def test_html_is_one_well_formed_file_with_everything_inside(transformer_results
     reader = Reader()
     reader.feed(text)
     assert not reader.open and "script" not in reader.tags
-    assert len(reader.addresses) == 6 and all(a.startswith("data:image/svg+xml;base64,") for a in reader.addresses)
+    assert len(reader.addresses) == 7 and all(a.startswith("data:image/svg+xml;base64,") for a in reader.addresses)
     assert "a CPU &lt;of&gt; tests" in text and "<of>" not in text
     assert len(text) < 2_000_000
 

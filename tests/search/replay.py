@@ -55,7 +55,9 @@ class ReplayBench:
         seconds: float = 0.1,
         plan_fault: Callable[[Plan], Status] = lambda plan: Status.OK,
         interrupt_after: float = float("inf"),
+        in_engine: Cost | None = None,
     ) -> None:
+        """`in_engine` is what a kernel takes in a plan where that differs; launches are stamped then."""
         self.graph = graph
         self.cost = cost
         self.fault = fault
@@ -67,11 +69,17 @@ class ReplayBench:
         self.noise = noise
         self.asked: list[Choice] = []
         self.plans: list[Plan] = []
+        self.in_engine = in_engine
+        self.launches: dict[int, list[float]] = {}
         self.past: dict[str, list[Measurement]] = {}
+        self.kin: list[Measurement] = []
         self.open_handles: dict[int, float] = {}
         self.most_open = 0
         self.closed = False
         self.checks_first_plan = False
+
+    def seeds(self, program: RegionProgram) -> list[Measurement]:
+        return list(self.kin)
 
     def prepare(self) -> None:
         self.prepared = True
@@ -137,19 +145,22 @@ class ReplayBench:
         self._pass(self.seconds)
         self.plans.append(plan)
         status = self.plan_fault(plan)
-        total, launches = 0.0, 0
-        for r in plan.regions:
+        times: list[float] = []
+        regions: list[int] = []
+        for k, r in enumerate(plan.regions):
             if not r.has_kernels:
                 continue
             v = variant_of(self.graph, r, self.target)
             if self.fault(v, r.schedule) is not Status.OK:
                 status = self.fault(v, r.schedule)
-            total += self.cost(v, r.schedule)
-            launches += 1
-        handle = len(self.plans)
-        opened = Opened(status, "" if status is Status.OK else "as told", 0.0, 0.1, launches, 1000 * launches, 100)
+            times.append((self.in_engine or self.cost)(v, r.schedule))
+            regions.append(k)
+        handle, launches = len(self.plans), len(times)
+        reason = "" if status is Status.OK else "as told"
+        opened = Opened(status, reason, 0.0, 0.1, launches, 1000 * launches, 100, region_of_launch=tuple(regions))
         if opened.ok:
-            self.open_handles[handle] = total
+            self.open_handles[handle] = sum(times)
+            self.launches[handle] = times
             self.most_open = max(self.most_open, len(self.open_handles))
         return handle, opened
 
@@ -165,7 +176,10 @@ class ReplayBench:
         return None
 
     def stamps(self, handle: int, repeats: int) -> np.ndarray | None:
-        return None
+        if self.in_engine is None:
+            return None
+        self._pass(0.001 * repeats)
+        return np.asarray([self._noisy(ns, repeats) for ns in self.launches[handle]], np.int64).T
 
     def release(self, handle: int) -> None:
         self.open_handles.pop(handle, None)

@@ -174,6 +174,33 @@ def test_nothing_that_works_is_an_error_with_reasons() -> None:
         run(graph, ReplayBench(graph, simple, lambda v, s: Status.CRASHED))
 
 
+@pytest.mark.parametrize("make", [mlp, softmax])
+def test_where_kernels_take_another_time_in_an_engine_the_plan_is_solved_again(make: object) -> None:
+    """Alone, fused kernels are cheaper; inside an engine they take three times as long."""
+    graph: Graph = make()  # type: ignore[operator]
+
+    def in_engine(variant: Variant, schedule: Schedule) -> float:
+        return simple(variant, schedule) * (1 if len(variant.program.steps) == 1 else 3)
+
+    outcome = run(graph, ReplayBench(graph, simple, seconds=0.25, in_engine=in_engine), 60)
+    assert best_ns(outcome) <= 1.02 * cheapest(graph, in_engine)
+    again = [p for p in outcome.plans if p.again]
+    assert all(abs(p.off) > 0.1 and p.whole_ns > 0 for p in again)
+    assert all(sum(p.region_ns) == pytest.approx(p.whole_ns, rel=0.05) for p in outcome.plans)
+    if make is mlp:  # of the softmax every plan that is run has a kernel that was never timed before
+        assert again and any("measured again in place" in n for n in outcome.notes)
+    even = run(graph, ReplayBench(graph, simple, seconds=0.25, in_engine=simple), 60)
+    assert not any(p.again for p in even.plans) and any("no kernel had to be" in n for n in even.notes)
+
+
+def test_progress_tells_what_is_left_and_what_the_bounds_spared() -> None:
+    graph = mlp()
+    events: list[Event] = []
+    run(graph, ReplayBench(graph, simple), events=events)
+    last = [e for e in events if e.phase is Phase.PLANS][-1]
+    assert 0 < last.measured <= last.kernels and last.left == pytest.approx(20 - last.seconds)
+
+
 @pytest.mark.parametrize("after", [0.3, 2.0, 6.0, 12.0])
 def test_an_interruption_keeps_the_best_so_far(after: float) -> None:
     graph = mlp()

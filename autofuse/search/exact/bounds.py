@@ -1,5 +1,5 @@
-"""Lower bounds of kernels: no variant is faster than its own arithmetic at the device's peak, or its bytes at the rate of the fastest memory
-that can hold them, and a launch.
+"""Lower bounds of kernels: no variant is faster than its own arithmetic at the device's peak, or its bytes at the rates of the fastest memory
+levels that can hold them, and a launch.
 
 The rates are the device's calibration with a little slack, since it was itself a measurement. A kernel that is faster than its bound shows
 that the calibration was wrong: it is corrected, and whatever was proven with it is void.
@@ -9,120 +9,96 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from autofuse.fusion.form import Form, analyse
-from autofuse.fusion.region import RegionProgram
-from autofuse.ir.dtype import DType
-from autofuse.ir.expr import loads
-from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Variant
+from autofuse.kernels.least import least_bytes, least_products
 from autofuse.measure.calibrate import CACHED, Reached
 
 SLACK = 1.1
 """By how much a kernel may exceed the calibrated rates."""
-_NARROW = {True: 16.0, False: 4.0}
-"""How many times faster than float32 products of narrower types may be, on CUDA (matrix units) and on the host (dot instructions)."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A memory level: how many bytes it holds, and at what rate they move (bytes a second)."""
+
+    name: str
+    size: float
+    rate: float
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Rates that are not exceeded: FLOPs and bytes a second, seconds a launch, the bytes that the caches hold."""
+    """Rates that are not exceeded: FLOPs a second, seconds a launch, memory levels from the fastest to the memory itself, which holds all."""
 
+    target: Target
     flops: float
-    memory: float
-    cached: float
     launch: float
-    cache_bytes: int
-    is_cuda: bool = False
+    levels: tuple[Level, ...]
     corrections: int = 0
     """How often a kernel was faster than its bound."""
+    raised: tuple[tuple[str, float], ...] = ()
+    """By what factor each rate had to be raised."""
 
     @staticmethod
     def of(reached: Reached, target: Target) -> Bounds:
         """The bounds of a calibrated device."""
-        cached = reached.cached or CACHED * reached.bandwidth
-        return Bounds(
-            SLACK * reached.flops,
-            SLACK * reached.bandwidth,
-            SLACK * max(cached, reached.bandwidth),
-            reached.launch / SLACK,
-            target.l2 if target.is_cuda else target.l3 + target.cores * target.l2,
-            target.is_cuda,
-        )
+        cached = max(reached.cached or CACHED * reached.bandwidth, reached.bandwidth)
+        shared = min(max(reached.shared or cached, reached.bandwidth), cached)
+        near = target.l2 if target.is_cuda else target.cores * target.l2
+        levels = [Level("first caches", near, SLACK * cached)]
+        if not target.is_cuda and target.l3:
+            levels.append(Level("last cache", target.l3, SLACK * shared))
+        levels.append(Level("memory", math.inf, SLACK * reached.bandwidth))
+        return Bounds(target, SLACK * reached.flops, reached.launch / SLACK, tuple(levels))
 
     def parts(self, variant: Variant) -> tuple[float, float]:
         """Seconds by arithmetic and by bytes."""
-        inputs = variant.program.inputs
-        saving = math.prod(how.saving(inputs[k].shape) for k, how in variant.prepared)
-        return products(variant.program, self.is_cuda) / saving / self.flops, self.traffic(least_bytes(variant))
+        return least_products(variant, self.target) / self.flops, self.traffic(least_bytes(variant))
 
-    def traffic(self, nbytes: int) -> float:
-        """Seconds to move bytes: what the caches hold at their rate, the rest at the memory's."""
-        held = min(nbytes, self.cache_bytes)
-        return held / self.cached + (nbytes - held) / self.memory
+    def traffic(self, nbytes: float) -> float:
+        """Seconds to move bytes: what the fastest level holds at its rate, and so on; the rest at the memory's."""
+        seconds = 0.0
+        for level in self.levels:
+            held = min(nbytes, level.size)
+            seconds += held / level.rate
+            nbytes -= held
+        return seconds
 
     def lower(self, variant: Variant) -> float:
         """Seconds that the variant takes at least. A view takes none."""
         return 0.0 if variant.family == "view" else max(self.parts(variant)) + self.launch
 
     def corrected(self, variant: Variant, seconds: float) -> Bounds:
-        """The bounds after a measurement: the same, or with the rate that it beat raised so that it does so no more."""
+        """The bounds after a measurement: the same, or with the rates that it beat raised so that it does so no more."""
         if seconds >= self.lower(variant):
             return self
         arithmetic, traffic = self.parts(variant)
         launch = min(self.launch, seconds / 2)
         rest = seconds - launch
-        flops = self.flops * max(1.0, 1.01 * arithmetic / rest)
-        faster = max(1.0, 1.01 * traffic / rest)
-        return replace(
-            self,
-            flops=flops,
-            memory=self.memory * faster,
-            cached=self.cached * faster,
-            launch=launch,
-            corrections=self.corrections + 1,
+        computing = max(1.0, 1.01 * arithmetic / rest)
+        moving = max(1.0, 1.01 * traffic / rest)
+        levels, left = [], float(least_bytes(variant))
+        factors = {"arithmetic": computing}
+        for level in self.levels:
+            factor = moving if left > 0 else 1.0
+            levels.append(replace(level, rate=level.rate * factor))
+            factors[level.name] = factor
+            left -= level.size
+        before = dict(self.raised)
+        raised = {name: f * before.get(name, 1.0) for name, f in factors.items() if f * before.get(name, 1.0) > 1}
+        return Bounds(
+            self.target, self.flops * computing, launch, tuple(levels), self.corrections + 1, tuple(raised.items())
         )
 
-
-def products(program: RegionProgram, is_cuda: bool) -> float:
-    """The arithmetic of a program's contractions in float32 operations. Other arithmetic is not
-    counted: the weights of exp and its like are rough."""
-    total = 0.0
-    for step in program.steps:
-        if step.kind is Kind.CONTRACT:
-            wide = all(program.tensor(o).dtype in (DType.FLOAT32, DType.FLOAT64) for o in step.operands)
-            total += step.stage.flops / (1.0 if wide else _NARROW[is_cuda])
-    return total
-
-
-def least_bytes(variant: Variant) -> int:
-    """The bytes that a region must read and write: its outputs, and of each input no more than its points ask for (a Gather reads few rows)."""
-    program = variant.program
-    pairs = zip(program.inputs, variant.input_layouts, _asked(program), strict=True)
-    total = sum(min(layout.size(t.shape), asked) * t.dtype.itemsize for t, layout, asked in pairs)
-    for n, layout in zip(program.outputs, variant.output_layouts, strict=True):
-        t = program.tensor(n)
-        total += layout.size(t.shape) * t.dtype.itemsize
-    return int(total)
-
-
-@lru_cache(maxsize=1 << 14)
-def _asked(program: RegionProgram) -> tuple[float, ...]:
-    """How many elements of each input are read at most, each time counted; infinity where that is not known."""
-    form = analyse(program)
-    if not isinstance(form, Form) or not (form.anchors or form.outputs):
-        return (math.inf,) * len(program.inputs)
-    asked = [0.0] * len(program.inputs)
-    every = form.row_points * form.reduced_points
-    bodies = [(a.body, every) for a in form.anchors]
-    bodies += [(o.value, every if o.full else form.row_points) for o in form.outputs]
-    for body, points in bodies:
-        for ld in loads(body):
-            if isinstance(ld.source, int):
-                asked[ld.source] += points
-    return tuple(asked)
+    def words(self) -> str:
+        """What had to be corrected, in words; "" where nothing was."""
+        if not self.corrections:
+            return ""
+        count = "a kernel was" if self.corrections == 1 else f"{self.corrections} kernels were"
+        rates = ", ".join(f"{name} {factor:.2f} times the calibrated rate" for name, factor in self.raised)
+        return f"{count} faster than the bound, which was corrected ({rates or 'the cost of a launch'})"
 
 
 @dataclass(frozen=True)

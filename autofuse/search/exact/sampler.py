@@ -20,7 +20,7 @@ from autofuse.measure.calibrate import Reached
 from autofuse.search.exact.blocks import BlockSolver
 from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.certificate import Certificate
-from autofuse.search.exact.costs import Pricing
+from autofuse.search.exact.costs import Closing, Pricing
 from autofuse.search.exact.model import Model, Part, guess, lower, upper
 from autofuse.search.exact.planning import Pick, Setting, guessed, measured, partition_of, plan_of
 from autofuse.search.exact.problem import Solution
@@ -32,10 +32,6 @@ from autofuse.search.studies_file import StoredTrial
 
 SOLVE_SECONDS = 60.0
 """How long one solution may take."""
-AT_ONCE = 6
-"""Kernels that are asked for before the program is solved again."""
-TOGETHER = 3
-"""From so many kernels on that were never timed a plan is run as a whole before they are measured one by one."""
 _MOST_ASKED = 2
 """How often a kernel is asked for in vain before it is given up as one that can't be measured."""
 _WORTH_A_RUN = 0.97
@@ -44,6 +40,19 @@ _SETTLED = 0.99
 """A plan that was run is run again with newer schedules only if they make it faster by this factor."""
 
 Shape = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked for before the program is solved again: `at_once` kernels, `a_way` of one way to run a region. A plan with `together` kernels
+    that were never timed is run as a whole before they are measured one by one. Fewer are thriftier where solving is quick beside measuring."""
+
+    at_once: int = 6
+    a_way: int = 2
+    together: float = 3
+
+
+THRIFTY = Asking(2, 1, math.inf)
 
 
 @dataclass(frozen=True)
@@ -64,19 +73,24 @@ class ExactPlanSampler:
         limits: Limits | None = None,
         enough: Callable[[], bool] = lambda: False,
         solve_seconds: float = SOLVE_SECONDS,
+        closing: Closing | None = None,
+        asking: Asking | None = None,
     ) -> None:
         self.planner = planner
+        self._asking = asking or Asking()
         self._studies = planner.studies
         partitioner = planner.partitioner
         landmarks = (partitioner.unfused(), partitioner.greedy())
         self.enumerated: Enumerated = enumerate_regions(partitioner, landmarks, limits, enough)
-        self.pricing = Pricing(planner.studies, Bounds.of(reached, planner.bench.target))
+        self.pricing = Pricing(planner.studies, Bounds.of(reached, planner.bench.target), closing)
         kept = frozenset(r for p in landmarks for r in p.regions)
         self.model = Model(partitioner, self.enumerated, self.pricing, planner.program, kept, enough)
         self._solver = BlockSolver(self.model.problem)
         self._solve_seconds = solve_seconds
         self._setting = Setting(planner.bench.target, planner.bench.threads, planner.accuracy)
         self._settled: dict[Shape, float] = {}
+        self._run_at: dict[Shape, float] = {}
+        """What the solutions said that these plans would cost: a plan costs more where a reorder of its own does than the one that stands for it."""
         self._run_whole: set[Shape] = set()
         self._vain: Counter[str] = Counter()
         self._trials: dict[str, StoredTrial] = {}
@@ -112,6 +126,7 @@ class ExactPlanSampler:
             self._vain[v.key] += self._studies.effort(v)[0] <= tried
         if not proposal.lacking:
             self._settled[token.shape] = min(seconds, self._settled.get(token.shape, math.inf))
+            self._run_at[token.shape] = min(token.seconds, self._run_at.get(token.shape, math.inf))
             self._remember(proposal, seconds)
 
     def reopen(self) -> None:
@@ -135,8 +150,18 @@ class ExactPlanSampler:
             upper=self._upper,
             open=self._open,
             given_up=self._given_up(),
-            corrections=self.pricing.bounds.corrections,
+            corrected=self.pricing.bounds.words(),
+            measured=sum(1 for s in self._studies.studies.values() if s.tried or s.in_place),
+            closed=sum(s.closed for s in self._studies.studies.values() if s.tried),
+            closing=self.pricing.closing,
         ).text()
+
+    @property
+    def spared(self) -> tuple[int, int]:
+        """Kernels (variants of distinct regions) whose time is known, and how many there are: the bounds spare the others so far."""
+        studies = self._studies.studies.values()
+        known = sum(len(s.best.keys() | s.in_place.keys()) for s in studies)
+        return known, sum(len(s.variants) for s in studies)
 
     # ---- solutions
 
@@ -152,6 +177,8 @@ class ExactPlanSampler:
     def recall(self) -> None:
         """Take what the bench knows of all regions for measured: for questions about a tune that is over."""
         programs = {c.program.signature: c.program for c in self.model.choices if c.program is not None}
+        copies = (self.model.reorder_of(v) for v in range(len(self.model.graph.values)))
+        programs |= {c[0].signature: c[0] for c in copies if c is not None}
         for program in programs.values():
             self._studies.recall(program)
 
@@ -159,13 +186,13 @@ class ExactPlanSampler:
         found, _ = self.solve(part)
         return found if found is not None and math.isfinite(found.seconds) else None
 
-    def _bracket(self) -> Solution | None:
-        """Both sides of the gap; the optimistic solution."""
+    def _bracket(self) -> tuple[Solution | None, Solution | None]:
+        """Both sides of the gap: the optimistic solution, and the best one by what was measured."""
         best, below = self.solve(lower)
         self._lower = below
         known = self._solve(upper)
         self._upper = known.seconds if known is not None else math.inf
-        return best
+        return best, known
 
     def _known(self) -> Proposal | None:
         """The optimum of what is measured, where it is clearly better than what was run: it is compiled already."""
@@ -187,16 +214,18 @@ class ExactPlanSampler:
         if self._is_new(plan, token):
             return self._proposal(solution, plan, (), token)
         lacking = self._askable([*(v for v, _ in self.planner.open_kernels(plan)), *self._copies(solution)])
-        if not lacking and solution.seconds >= _SETTLED * self._settled.get(token.shape, math.inf):
+        known = min(self._settled.get(token.shape, math.inf), self._run_at.get(token.shape, math.inf))
+        if not lacking and solution.seconds >= _SETTLED * known:
             return None
         return self._proposal(solution, plan, lacking, token)
 
     def _optimistic(self) -> Proposal | None:
         """The optimum by lower bounds, with the kernels that are open in it; the best by measured costs where none is."""
-        best = self._bracket()
+        best, known = self._bracket()
         if best is None:
             return None
-        open_kernels = self._open_in(best)
+        # The best plan that is known may hold a reorder that was not timed: then nothing is proven yet.
+        open_kernels = self._open_in(best) or (self._copies(known) if known is not None else [])
         self._open = len(open_kernels)
         lacking = self._askable(open_kernels)
         if not lacking:
@@ -207,7 +236,7 @@ class ExactPlanSampler:
 
     def _is_new(self, plan: Plan, token: _Token) -> bool:
         """Whether a plan is best run at once: one run times all its kernels in place, which is sooner done than measuring many one by one."""
-        if len(self.planner.open_kernels(plan)) < TOGETHER or token.shape in self._run_whole:
+        if len(self.planner.open_kernels(plan)) < self._asking.together or token.shape in self._run_whole:
             return False
         self._run_whole.add(token.shape)
         return True
@@ -219,7 +248,7 @@ class ExactPlanSampler:
 
     def _askable(self, kernels: list[Variant]) -> tuple[Variant, ...]:
         """The next kernels to ask for; those that were asked for in vain are given up."""
-        return tuple(v for v in kernels if self._vain[v.key] < _MOST_ASKED)[:AT_ONCE]
+        return tuple(v for v in kernels if self._vain[v.key] < _MOST_ASKED)[: self._asking.at_once]
 
     def _copies(self, solution: Solution) -> list[Variant]:
         """The kernels that stand for a solution's reorders and were not measured."""
@@ -232,7 +261,7 @@ class ExactPlanSampler:
         return list(found.values())
 
     def _open_in(self, solution: Solution) -> list[Variant]:
-        """The variants whose measurement could change a solution's cost, those that hold most of it first."""
+        """The variants whose measurement could change a solution's cost, those first that are likely to raise it most for each schedule."""
         weight: dict[str, float] = {}
         found: dict[str, Variant] = {}
         prices = [self.model.price(k) for k in solution.columns]
@@ -242,10 +271,16 @@ class ExactPlanSampler:
         for price in prices:
             if price is None or not price.interval.open:
                 continue
-            for v in price.open[:2]:
+            each = (price.interval.guess - price.interval.lower) / sum(map(self._schedules_left, price.open))
+            for v in price.open[: self._asking.a_way]:
                 found[v.key] = v
-                weight[v.key] = weight.get(v.key, 0.0) + price.interval.guess
+                weight[v.key] = weight.get(v.key, 0.0) + each
         return sorted(found.values(), key=lambda v: -weight[v.key])
+
+    def _schedules_left(self, v: Variant) -> float:
+        """Schedules that must be tried before a variant counts as searched, at most."""
+        tried, left = self._studies.effort(v)
+        return max(1.0, min(left, self.pricing.closing.quiet - tried))
 
     # ---- book-keeping
 

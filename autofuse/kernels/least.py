@@ -1,0 +1,91 @@
+"""What a variant computes and moves at least, whatever its schedule: the ground of lower bounds.
+
+Vectors are whole: an axis of 55 elements costs 64 in vectors of 16. An algorithm counts its own products (Winograd has fewer), and half of its
+transforms, since shared sums may save as much. What is prepared when an engine is built is read as it lies in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from autofuse.fusion.form import Form, analyse
+from autofuse.fusion.region import RegionProgram, Step
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import loads
+from autofuse.ir.stage import Kind
+from autofuse.ir.target import Target
+from autofuse.kernels.base import Variant
+from autofuse.kernels.contract_layouts import vector_axis
+from autofuse.kernels.contract_roles import contraction
+from autofuse.kernels.winograd_host import whole_products
+from autofuse.kernels.winograd_transform import setting
+
+_NARROW = {True: 16.0, False: 4.0}
+"""How many times faster than float32 products of narrower types may be, on CUDA (matrix units) and on the host (dot instructions)."""
+
+
+def least_products(variant: Variant, target: Target) -> float:
+    """The arithmetic of a variant's contractions in float32 operations.
+
+    Other arithmetic is not counted: the weights of exp and its like are rough.
+    """
+    program = variant.program
+    steps = [s for s in program.steps if s.kind is Kind.CONTRACT]
+    total = sum(_counted(program, s, target.is_cuda) for s in steps)
+    if len(steps) != 1 or not _wide(program, steps[0]):
+        return total
+    if variant.family == "winograd_host" and setting(program, target) is not None:
+        return float(whole_products(variant, target))
+    if variant.family == "contract_host":
+        return total * _whole_vectors(variant, target)
+    return total
+
+
+def _counted(program: RegionProgram, step: Step, is_cuda: bool) -> float:
+    return step.stage.flops / (1.0 if _wide(program, step) else _NARROW[is_cuda])
+
+
+def _wide(program: RegionProgram, step: Step) -> bool:
+    return all(program.tensor(o).dtype in (DType.FLOAT32, DType.FLOAT64) for o in step.operands)
+
+
+def _whole_vectors(variant: Variant, target: Target) -> float:
+    """How many lanes are computed for each element along the vector axis."""
+    found = contraction(variant.program)
+    if found is None or not variant.algorithm.startswith("direct-"):
+        return 1.0
+    n = vector_axis(found, variant)[1].extent or 1
+    lanes = target.lanes(found.dtype.itemsize)
+    return -(-n // lanes) * lanes / n
+
+
+def least_bytes(variant: Variant) -> int:
+    """The bytes that a region must read and write: its outputs, and of each input no more than its points ask for (a Gather reads few rows)."""
+    program = variant.program
+    prepared = {k for k, _ in variant.prepared}
+    total = 0.0
+    for k, (t, layout, asked) in enumerate(zip(program.inputs, variant.input_layouts, _asked(program), strict=True)):
+        elements = variant.elements(k) if k in prepared and t.constant else min(layout.size(t.shape), asked)
+        total += elements * t.dtype.itemsize
+    for n, layout in zip(program.outputs, variant.output_layouts, strict=True):
+        t = program.tensor(n)
+        total += layout.size(t.shape) * t.dtype.itemsize
+    return int(total)
+
+
+@lru_cache(maxsize=1 << 14)
+def _asked(program: RegionProgram) -> tuple[float, ...]:
+    """How many elements of each input are read at most, each time counted; infinity where that is not known."""
+    form = analyse(program)
+    if not isinstance(form, Form) or not (form.anchors or form.outputs):
+        return (math.inf,) * len(program.inputs)
+    asked = [0.0] * len(program.inputs)
+    every = form.row_points * form.reduced_points
+    bodies = [(a.body, every) for a in form.anchors]
+    bodies += [(o.value, every if o.full else form.row_points) for o in form.outputs]
+    for body, points in bodies:
+        for ld in loads(body):
+            if isinstance(ld.source, int):
+                asked[ld.source] += points
+    return tuple(asked)

@@ -1,0 +1,37 @@
+"""The benchmarks' paired measurement: real engines, a moment of real time; what it finds is not asserted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from search_graphs import mlp
+
+from autofuse.api.choosing import heuristic_plan
+from autofuse.devices.cpu import CpuDevice
+from autofuse.engine.assign import assign
+from autofuse.engine.options import heuristic_options
+from autofuse.fusion.partition import Partitioner
+from autofuse.measure.inputs import graph_inputs
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from paired import measure, ratio_text
+
+
+def test_plans_are_measured_beside_a_copy_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("AUTOFUSE_CACHE", str(tmp_path_factory.getbasetemp().parent / "autofuse-kernels"))
+    graph, device = mlp(), CpuDevice(threads=1)
+    options = heuristic_options(device.target, 1, "default")
+    unfused = assign(
+        graph, Partitioner(graph, device.target).unfused(), device.target, 1, "default", options, "unfused"
+    )
+    plans = {"best": heuristic_plan(graph, device), "unfused": unfused}
+    seen = measure(graph, plans, graph_inputs(graph), device, 0.5)
+    assert set(seen.samples) == set(plans) and seen.rounds >= 3
+    assert all(len(s) == seen.rounds * seen.repeats for s in seen.samples.values())
+    assert seen.noise.copies == 2 and seen.noise.rounds == seen.rounds
+    c = seen.against("best", "unfused", 0.01)
+    assert c.pairs == seen.rounds and c.low <= c.ratio <= c.high and f"{seen.rounds} rounds" in ratio_text(c)
