@@ -72,7 +72,7 @@ class Session:
         """The first unfused plan, then its tuned form and the greedy plans."""
         self.notes: list[str] = []
         self.steady = False
-        """Whether the machine was as fast at the start and at the end as it was ever seen to be."""
+        """Whether the machine was as fast as it was ever seen to be when the device was calibrated."""
 
     # ---- telling
 

@@ -97,7 +97,7 @@ def test_a_second_tune_has_the_best_plan_back_in_a_tenth_of_the_time(
             return reopen(self, program)
 
         monkeypatch.setattr(KernelStudies, "reopen", counted)
-        two = tuned(graph, second, records, 12)
+        two = tuned(graph, second, records, 10)
     assert len(first.measured) > 20
     # Nothing that the first one measured is measured again, unless time is left in the end.
     assert not (then[0] if then else set(second.measured) & set(first.measured))
