@@ -117,6 +117,11 @@ class DeviceBench:
     def threads(self) -> int:
         return self.device.threads
 
+    @property
+    def was_steady(self) -> bool:
+        """Whether few of the rounds so far were disturbed."""
+        return self._busy <= _WORTH_TELLING * self._rounds
+
     # ---- kernels
 
     def kernels(

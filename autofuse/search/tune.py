@@ -268,7 +268,7 @@ def tune_on(
     if bench.oracle:
         said.append(f"numbers were compared with {bench.oracle}")
     journal.keep(best.plan, best.best_samples)
-    journal.end(session.steady and not interrupted)
+    journal.end(session.steady and not interrupted and getattr(bench, "was_steady", True))
     session.tell_done()
     return TuneOutcome(
         graph=graph,
