@@ -90,6 +90,11 @@ class Partitioner:
         at = {n: k for k, n in enumerate(asked)}
         return replace(verdict, nodes=tuple(region.nodes[at[n]] for n in verdict.nodes))
 
+    def closed(self, nodes: Iterable[NodeId]) -> frozenset[NodeId]:
+        """The nodes with all that lie on a path between two of them."""
+        wanted = frozenset(nodes)
+        return self._closure(wanted, {n.id: frozenset({n.id}) for n in self.graph.nodes}) | wanted
+
     def merge(self, wanted: Iterable[Edge]) -> Partition:
         """Fuse the wanted edges one after the other, skipping those that a rule or a cycle among regions forbids."""
         group: dict[NodeId, frozenset[NodeId]] = {n.id: frozenset({n.id}) for n in self.graph.nodes}

@@ -14,11 +14,12 @@ from autofuse.errors import UsageError
 from autofuse.fusion.partition import edges_of
 from autofuse.report import compare, estimate, summary, terminal
 from autofuse.report.console import render
-from autofuse.report.edges import FAILED, FUSED, REFUSED, SLOWER, UNTRIED, edge_table
+from autofuse.report.edges import edge_table
 from autofuse.report.explain import explain_text
 from autofuse.report.folder import write_results
 from autofuse.report.html import html_report
 from autofuse.report.results import Results, open_results
+from autofuse.search.exact.reasons import FAILED, FUSED, ILLEGAL, LIMIT, OPEN, SLOWER
 from autofuse.search.outcome import PlanRow, TuneOutcome
 
 
@@ -29,8 +30,8 @@ def states(outcome: TuneOutcome) -> pd.Series:
 def test_every_edge_has_a_verdict(transformer_results: Results) -> None:
     edges = transformer_results.verdicts
     assert len(edges) == len(edges_of(outcomes.transformer().graph))
-    assert set(edges["state"]) <= {FUSED, REFUSED, SLOWER, FAILED, UNTRIED}
-    refused = edges[edges["state"] == REFUSED]
+    assert set(edges["state"]) <= {FUSED, ILLEGAL, LIMIT, SLOWER, FAILED, OPEN}
+    refused = edges[edges["state"] == ILLEGAL]
     assert (refused["rule"] != "").all() and (refused["reason"] != "").all()
     assert (edges["price_us"] > 0).all()
 
@@ -47,7 +48,7 @@ def test_measurements_speak_before_rules() -> None:
     assert SLOWER in set(slower["state"]) and slower["reason"].str.contains("no faster than").any()
     failed = judged(unfused, dataclasses.replace(greedy, status="crashed", reason="signal 11", samples_ns=()))
     assert FAILED in set(failed["state"]) and failed["reason"].str.contains("crashed: signal 11").any()
-    assert set(judged(unfused)["state"]) <= {UNTRIED, FUSED}
+    assert set(judged(unfused)["state"]) <= {OPEN, FUSED}
 
 
 def test_explaining_everything_counts_and_lists(transformer_results: Results) -> None:
@@ -60,7 +61,7 @@ def test_explaining_everything_counts_and_lists(transformer_results: Results) ->
 
 def test_explaining_one_edge_by_index_value_or_node(transformer_results: Results) -> None:
     edges = transformer_results.verdicts
-    row = edges[edges["state"] == REFUSED].iloc[0]
+    row = edges[edges["state"] == ILLEGAL].iloc[0]
     by_index = transformer_results.explain_text([f"e{row['edge']}"])
     assert row["reason"] in by_index and row["rule"] in by_index and by_index.count("\n") == 1
     assert by_index in transformer_results.explain_text([row["value_name"]])
@@ -122,7 +123,7 @@ def test_estimate_of_a_transformer() -> None:
     assert e.boundary_bytes < e.greedy.cost.bytes < e.unfused.cost.bytes
     assert 0 < e.floor_seconds < e.greedy.seconds <= e.unfused.seconds
     assert list(e.edges["price_us"]) == sorted(e.edges["price_us"], reverse=True)
-    assert set(e.all_edges["state"]) <= {FUSED, REFUSED, UNTRIED}
+    assert set(e.all_edges["state"]) <= {FUSED, ILLEGAL, LIMIT, OPEN}
     assert "Predicted" in render(terminal.estimate(e))
     data = estimate.as_json(e)
     assert data["predicted"] is True and data["unfused"]["launches"] == e.unfused.cost.launches  # type: ignore[index]

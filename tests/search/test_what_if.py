@@ -47,7 +47,7 @@ def test_what_the_best_plan_does_already_costs_nothing(results: Results) -> None
 
 
 def test_forbidding_a_fusion_costs_a_launch(results: Results) -> None:
-    answer = results.what_if(forbid=[fused_edge(results)])
+    answer = results.what_if(split=[fused_edge(results)])
     assert answer.result.price == pytest.approx(5e-3, rel=0.1)
     assert "slower" in str(answer) and "by measured kernels" in str(answer)
     assert len(answer.texts[1]) == len(answer.texts[0]) + 1
@@ -61,7 +61,7 @@ def test_what_the_rules_forbid_is_said_with_the_rule(results: Results) -> None:
 
 
 def test_what_makes_no_sense_is_refused(results: Results) -> None:
-    with pytest.raises(UsageError, match="either fuse or forbid"):
+    with pytest.raises(UsageError, match="either fuse or split"):
         results.what_if()
     with pytest.raises(UsageError, match="nothing between kernels"):
         results.what_if(fuse=["nonsense"])
