@@ -244,7 +244,7 @@ def _priced_text(p: Priced) -> list[str]:
     if p.fused is None or p.unfused is None:
         cost = "not priced on its own, for lack of time"
     elif p.fused == p.unfused == NOTHING:
-        cost = f"in {chain}; it costs nothing here, since the import of autofuse drops it (other runtimes may copy)"
+        cost = f"in {chain}; it costs nothing here: the import drops it, or it shares memory (other runtimes may copy)"
     else:
         apart = f"with each operator on its own it costs {_saving_text(p.unfused)}"
         if p.breaks:
