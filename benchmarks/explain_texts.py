@@ -107,14 +107,14 @@ def section(w: Writer, name: str, budget: float) -> None:
         w.say(f"The results cannot be read: {error}")
     for edge in wanted[:3]:
         w.run("explain", shown, edge, most=60)
-    other = ("tune", model, *on, "--budget", f"{max(5.0, budget / 4):.0f}s", "--accuracy", "exact", "--output", "exact")
+    other = ("tune", model, *on, "--budget", f"{max(5.0, budget / 4):.0f}s", "--accuracy", "exact", "--output", "other")
     if name == "exported":
-        other = ("tune", "cleaned.onnx", *on, "--budget", f"{budget:.0f}s", "--output", "exact")
+        other = ("tune", "cleaned.onnx", *on, "--budget", f"{budget:.0f}s", "--output", "other")
     if w.run(*other, shown=False):
         w.say(f"Compared with `autofuse {' '.join(other)}`:")
         against = next(
             p
-            for p in sorted((w.folder / "exact").iterdir())
+            for p in sorted((w.folder / "other").iterdir())
             if p.name.startswith(Path(other[1].removeprefix("sample:")).stem)
         )
         w.run("compare", shown, str(against.relative_to(w.folder)))

@@ -199,6 +199,11 @@ def test_bounds_tell_what_need_not_be_measured() -> None:
     studies = KernelStudies(bench, SPACES)
     planner = Planner(graph, bench, Partitioner(graph, HOST), studies, "default")
     unfused = planner.partitioner.unfused()
+    first = planner.plan(unfused, "unfused")
+    assert first is not None
+    unknown = EdgeJudge(ExactPlanSampler(planner, bench.reached(0.0)), first)
+    nothing = unknown.judge(Edge(0, 1, graph.nodes[0].outputs[0]))
+    assert nothing.state == OPEN and "nothing is proven" in nothing.text and math.isfinite(nothing.price)
     for region in unfused.regions:
         while studies.step(planner.program(region), math.inf):
             pass

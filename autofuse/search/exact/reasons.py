@@ -177,7 +177,7 @@ class EdgeJudge:
         if math.isinf(least):  # what stands beside them was not measured either
             mixed = [c if math.isfinite(c) else self._lower.columns[k] for k, c in enumerate(own)]
             least = solved(Costs(mixed, self._lower.reorders))
-        return _Prices(likely - self.optimum["likely"], known - measured, least - measured)
+        return _Prices(_above(likely, self.optimum["likely"]), _above(known, measured), _above(least, measured))
 
     def _seconds(self, costs: Costs, fixed: Fixed, seconds: float) -> float:
         """What the best solution takes; infinity where there is none, NaN where none was found in time."""
@@ -245,6 +245,13 @@ def judged(sampler: ExactPlanSampler, best: Plan, edges: Iterable[Edge], seconds
             break
         found[e] = judge.judge(e, max(left, 0.0))
     return found
+
+
+def _above(seconds: float, base: float) -> float:
+    """A difference; infinity for what can't be had, NaN where there is nothing to compare it with."""
+    if math.isfinite(base):
+        return seconds - base
+    return math.inf if seconds == math.inf else math.nan
 
 
 def _ms(seconds: float) -> str:

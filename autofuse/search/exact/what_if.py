@@ -62,8 +62,7 @@ class WhatIf:
             why = self.verdict.reason if not self.verdict else "it lies beyond the regions that were enumerated"
             rule = f" [{self.verdict.rule}]" if not self.verdict else ""
             return f"{self.wish}: impossible{rule}: {why}"
-        known = "by measured kernels" if not self.open else f"{self.open} kernels by estimate"
-        best = "by measured kernels" if not self.best_open else f"{self.best_open} kernels by estimate"
+        known, best = _basis(self.open), _basis(self.best_open)
         if self.price <= 1e-9 * self.best:
             return f"{self.wish}: the best plan does so already ({1e3 * self.best:.4g} ms, {best})"
         percent = 100 * self.price / self.best
@@ -71,6 +70,12 @@ class WhatIf:
         if self.open and math.isfinite(self.measured_price):
             text += f"; by measured kernels alone {1e6 * self.measured_price:.3g} us slower"
         return text
+
+
+def _basis(estimated: int) -> str:
+    if not estimated:
+        return "by measured kernels"
+    return "1 kernel by estimate" if estimated == 1 else f"{estimated} kernels by estimate"
 
 
 def what_if(
