@@ -9,6 +9,7 @@ from autofuse.version import __version__
 
 if TYPE_CHECKING:
     from autofuse.api import onnx_backend
+    from autofuse.api.cleaning import write_cleaned
     from autofuse.api.loading import LoadedEngine, load
     from autofuse.api.replaying import replay
     from autofuse.api.tuning import TuneResult, tune
@@ -24,6 +25,7 @@ __all__ = [
     "open_results",
     "replay",
     "tune",
+    "write_cleaned",
 ]
 
 _HOME = {
@@ -32,6 +34,7 @@ _HOME = {
     "replay": "autofuse.api.replaying",
     "TuneResult": "autofuse.api.tuning",
     "tune": "autofuse.api.tuning",
+    "write_cleaned": "autofuse.api.cleaning",
     "Results": "autofuse.report.results",
     "open_results": "autofuse.report.results",
 }

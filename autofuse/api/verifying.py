@@ -37,7 +37,7 @@ def verify_engine(engine: LoadedEngine, proto: ModelProto, inputs: Arrays, toler
     """Run the engine and the oracle on the same inputs and compare every output. AutofuseError where no oracle can run the model."""
     got = engine.run(inputs)
     refused: dict[str, str] = {}
-    for name, run in _oracles():
+    for name, run in oracles():
         try:
             wanted = run(proto, inputs)
         except (
@@ -60,7 +60,8 @@ def verify_engine(engine: LoadedEngine, proto: ModelProto, inputs: Arrays, toler
 Oracle = Callable[[ModelProto, Arrays], dict[str, np.ndarray]]
 
 
-def _oracles() -> list[tuple[str, Oracle]]:
+def oracles() -> list[tuple[str, Oracle]]:
+    """Those that are there, the one to prefer first."""
     found: list[tuple[str, Oracle]] = []
     if importlib.util.find_spec("onnxruntime") is not None:
         found.append((ONNXRUNTIME, run_onnxruntime))

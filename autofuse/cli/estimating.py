@@ -28,7 +28,8 @@ def estimate(
 
     graph = import_model(load_model(model), options.shapes(shape))
     opened = open_device(device, threads)
-    found = estimating.estimate(graph, opened.target, opened.threads)
+    rates, measured = estimating.known_rates(opened.target, opened.threads)
+    found = estimating.estimate(graph, opened.target, opened.threads, calibration=rates if measured else None)
     if as_json:
         options.print_json(estimating.as_json(found))
     else:

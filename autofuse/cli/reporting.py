@@ -13,6 +13,8 @@ from autofuse.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from autofuse.report.leftovers import Leftovers
+
 RESULTS = typer.Argument(
     metavar="RESULTS", help="A result folder, or one with a single result below it.", show_default=False
 )
@@ -62,40 +64,154 @@ def explain(
     b: Annotated[
         str | None, typer.Argument(metavar="B", help="A second node or value: what lies between.", show_default=False)
     ] = None,
+    fuse: Annotated[bool, typer.Option("--fuse", help="Price one kernel for A (to B): results only.")] = False,
+    split: Annotated[bool, typer.Option("--split", help="Price the opposite: not all in one kernel.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Where the tuned model lies now.", show_default="where it lay"),
+    ] = None,
+    cleaned: Annotated[
+        Path | None,
+        typer.Option(
+            "--cleaned",
+            metavar="OUT.onnx",
+            help="Write the model without an export's leftovers, once its numbers are verified.",
+            show_default=False,
+        ),
+    ] = None,
     device: options.Device = "auto",
     shape: options.Shape = None,
     threads: options.Threads = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say why edges were or weren't fused, and what they cost. For a model without results the rules alone are asked."""
-    from autofuse.report import explain as explaining
+    """Say why edges were or weren't fused, what they and the other choice cost, and which nodes an export left behind.
 
-    path = Path(subject)
+    For one edge of a result (or with --fuse, --split) the partition is searched again with that choice fixed. For a model without results
+    the rules alone are asked.
+    """
     names = [n for n in (a, b) if n is not None]
-    if subject.startswith("sample:") or path.suffix == ".onnx" or (path.is_file() and path.suffix != ".json"):
-        edges = _edges_of_model(subject, device, shape, threads)
+    if fuse and split:
+        raise UsageError("--fuse and --split are opposites: give one of them")
+    if (fuse or split) and not names:
+        raise UsageError("--fuse and --split need an edge, or two nodes or values")
+    if _is_model(subject):
+        if fuse or split or model:
+            raise UsageError("--fuse, --split and --model belong to results: tune the model first")
+        _explain_model(subject, names, cleaned, device, shape, threads, as_json)
     else:
-        from autofuse.report.results import open_results
-
         if shape:
             raise UsageError("--shape belongs to a model; results have their shapes")
-        edges = open_results(path).verdicts
+        _explain_results(Path(subject), names, "fuse" if fuse else "split" if split else "", model, cleaned, as_json)
+
+
+def _is_model(subject: str) -> bool:
+    path = Path(subject)
+    return subject.startswith("sample:") or path.suffix == ".onnx" or (path.is_file() and path.suffix != ".json")
+
+
+def _explain_model(
+    subject: str,
+    names: list[str],
+    cleaned: Path | None,
+    device: str,
+    shape: list[str] | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    from autofuse.api.cleaning import write_cleaned
+    from autofuse.report import explain as explaining
+    from autofuse.report import leftovers as left
+
+    bound = options.shapes(shape)
+    edges = _edges_of_model(subject, device, shape, threads)
     shown = explaining.chosen(edges, names)
+    found = None if names else _leftovers(subject, bound, device, threads)
+    written = None if cleaned is None else write_cleaned(subject, cleaned, bound)
     if as_json:
-        options.print_json({"edges": shown.to_dict(orient="records")})
-    else:
-        typer.echo(explaining.explain_text(edges, names))
+        options.print_json(
+            {
+                "edges": shown.to_dict(orient="records"),
+                "leftovers": None if found is None else left.as_json(found),
+                "cleaned": None if written is None else written.as_json(),
+            }
+        )
+        return
+    typer.echo(explaining.explain_text(edges, names))
+    if found is not None:
+        typer.echo(f"\n{left.text(found)}")
+    if written is not None:
+        options.say(str(written))
+
+
+def _explain_results(
+    path: Path, names: list[str], wish: str, model: str | None, cleaned: Path | None, as_json: bool
+) -> None:
+    from autofuse.api.cleaning import write_cleaned
+    from autofuse.errors import AutofuseError
+    from autofuse.report import explain as explaining
+    from autofuse.report import leftovers as left
+    from autofuse.report.results import open_results
+    from autofuse.search.exact.reasons import FUSED
+
+    results = open_results(path)
+    edges = results.verdicts
+    shown = explaining.chosen(edges, names)
+    answer = found = None
+    asked = wish or ("" if len(shown) != 1 or not names else "split" if shown.iloc[0]["state"] == FUSED else "fuse")
+    try:
+        if asked:
+            given = {"fuse": names} if asked == "fuse" else {"split": names}
+            answer = results.what_if(**given, model=model)
+        elif not names:
+            found = left.of_results(results, model)
+    except AutofuseError as error:
+        if wish:
+            raise
+        options.say(f"no more can be said: {error}")
+    written = None
+    if cleaned is not None:
+        shapes = {k: tuple(v) for k, v in results.run["shapes"].items()}
+        written = write_cleaned(model or str(results.run["model"]), cleaned, shapes)
+    if as_json:
+        options.print_json(
+            {
+                "edges": shown.to_dict(orient="records"),
+                "what_if": None if answer is None else answer.as_json(),
+                "leftovers": None if found is None else left.as_json(found),
+                "cleaned": None if written is None else written.as_json(),
+            }
+        )
+        return
+    typer.echo(explaining.explain_text(edges, names))
+    if answer is not None:
+        typer.echo(f"\n{answer.detail()}")
+    if found is not None:
+        typer.echo(f"\n{left.text(found)}")
+    if written is not None:
+        options.say(str(written))
+
+
+def _leftovers(subject: str, bound: dict[str, tuple[int, ...]], device: str, threads: int | None) -> Leftovers:
+    from autofuse.api.devices import open_device
+    from autofuse.importer.load import load_model
+    from autofuse.report.estimate import known_rates
+    from autofuse.report.leftovers import of_model
+
+    opened = open_device(device, threads)
+    rates, measured = known_rates(opened.target, opened.threads)
+    return of_model(load_model(subject), bound, opened.target, opened.threads, rates, measured)
 
 
 def _edges_of_model(model: str, device: str, shape: list[str] | None, threads: int | None) -> pd.DataFrame:
     from autofuse.api.devices import open_device
     from autofuse.importer.importing import import_model
     from autofuse.importer.load import load_model
-    from autofuse.report.estimate import estimate
+    from autofuse.report.estimate import estimate, known_rates
 
     graph = import_model(load_model(model), options.shapes(shape))
     opened = open_device(device, threads)
-    return estimate(graph, opened.target, opened.threads).all_edges
+    rates, measured = known_rates(opened.target, opened.threads)
+    return estimate(graph, opened.target, opened.threads, calibration=rates if measured else None).all_edges
 
 
 def compare(
@@ -116,12 +232,16 @@ def compare(
                 "a": found.a,
                 "b": found.b,
                 "same_graph": found.same_graph,
+                "same_weights": found.same_weights,
+                "structures": list(found.structures),
+                "weights": list(found.weights),
                 "verdict": found.verdict,
                 "differences": notes,
                 "totals": found.totals.to_dict(orient="records"),
                 "only_a": found.only_a.to_dict(orient="records"),
                 "only_b": found.only_b.to_dict(orient="records"),
                 "times": found.times.to_dict(orient="records"),
+                "parts": found.parts.to_dict(orient="records"),
             }
         )
     else:

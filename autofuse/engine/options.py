@@ -73,11 +73,12 @@ def rates(target: Target, threads: int) -> Rates:
     return Rates(HOST_RATES.flops * scale * width, HOST_RATES.bytes * scale, HOST_RATES.launch)
 
 
-def estimate(variant: Variant, target: Target, threads: int) -> float:
-    """Seconds that a variant would take by its arithmetic, its bytes and a launch; no measurement is behind it."""
+def estimate(variant: Variant, target: Target, threads: int, known: Rates | None = None) -> float:
+    """Seconds that a variant would take by its arithmetic, its bytes and a launch, at the usual rates of such a device or at `known` ones; no
+    measurement of the kernel is behind it."""
     if variant.family == "view":
         return 0.0
-    r = rates(target, threads)
+    r = known or rates(target, threads)
     program = variant.program
     nbytes = sum(
         layout.size(t.shape) * t.dtype.itemsize for t, layout in zip(program.inputs, variant.input_layouts, strict=True)

@@ -74,16 +74,17 @@ def arguments(c: Candidate) -> Verdict:
     """A launch takes a limited number of arguments."""
     count = len(c.region.inputs) + len(c.region.outputs)
     if count > c.target.max_parameters:
-        return Verdict(
-            False, "arguments", f"the kernel would take {count} arguments, the device allows {c.target.max_parameters}"
-        )
+        reason = f"the kernel would take {count} arguments, the device allows {c.target.max_parameters}"
+        return Verdict(False, "arguments", reason, found=count, allowed=c.target.max_parameters)
     return YES
 
 
 def few_nodes(c: Candidate) -> Verdict:
     """A region has a bounded number of nodes."""
-    if len(c.region.nodes) > MAX_NODES:
-        return Verdict(False, "size", f"it would have {len(c.region.nodes)} nodes, {MAX_NODES} are allowed")
+    count = len(c.region.nodes)
+    if count > MAX_NODES:
+        reason = f"it would have {count} nodes, {MAX_NODES} are allowed"
+        return Verdict(False, "size", reason, found=count, allowed=MAX_NODES)
     return YES
 
 
@@ -109,7 +110,8 @@ def bounded(c: Candidate) -> Verdict:
         expressions += scatter.expressions
     size = sum(1 for e in expressions for _ in walk(e))
     if size > MAX_EXPRESSION:
-        return Verdict(False, "size", f"its expressions would have {size} operations, {MAX_EXPRESSION} are allowed")
+        reason = f"its expressions would have {size} operations, {MAX_EXPRESSION} are allowed"
+        return Verdict(False, "size", reason, found=size, allowed=MAX_EXPRESSION)
     return YES
 
 
@@ -136,7 +138,7 @@ def not_repeated(c: Candidate) -> Verdict:
             )
         if extra > (0 if contract else 2) or any(is_expensive(e) for e in arithmetic):
             reason = f"a producer would be computed about {repeats:.0f} times over"
-            return Verdict(False, "recomputation", reason, c.region.nodes[:1])
+            return Verdict(False, "recomputation", reason, c.region.nodes[:1], repeats, MAX_REPEATED)
     return YES
 
 

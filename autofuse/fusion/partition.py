@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autofuse.errors import VerificationError
 from autofuse.fusion.legality import PLACE_RULES, PROGRAM_RULES, check
@@ -89,6 +90,15 @@ class Partitioner:
             return verdict
         at = {n: k for k, n in enumerate(asked)}
         return replace(verdict, nodes=tuple(region.nodes[at[n]] for n in verdict.nodes))
+
+    def closed(self, nodes: Iterable[NodeId]) -> frozenset[NodeId]:
+        """The nodes with all that lie on a path between two of them."""
+        wanted = frozenset(nodes)
+        return self._closure(wanted, self._singles) | wanted
+
+    @cached_property
+    def _singles(self) -> Mapping[NodeId, frozenset[NodeId]]:
+        return {n.id: frozenset({n.id}) for n in self.graph.nodes}
 
     def merge(self, wanted: Iterable[Edge]) -> Partition:
         """Fuse the wanted edges one after the other, skipping those that a rule or a cycle among regions forbids."""

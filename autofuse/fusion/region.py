@@ -14,12 +14,17 @@ from autofuse.ir.stage import Alone, Kind, Stage
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether something is allowed, and why not. `rule` is a short stable name, `nodes` are those to blame."""
+    """Whether something is allowed, and why not. `rule` is a short stable name, `nodes` are those to blame.
+
+    A rule about a quantity says how much there would be (`found`) and how much may be (`allowed`, 0 where it is about something else).
+    """
 
     ok: bool
     rule: str = ""
     reason: str = ""
     nodes: tuple[NodeId, ...] = ()
+    found: float = 0.0
+    allowed: float = 0.0
 
     def __bool__(self) -> bool:
         return self.ok

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -14,14 +14,14 @@ from autofuse.fusion.region import Verdict
 from autofuse.ir.graph import Graph, NodeId
 from autofuse.report.frame import columns, typed
 from autofuse.report.naming import node_name, value_name
+from autofuse.search.exact.reasons import FAILED, FUSED, OPEN, SLOWER, Reason, fuses, refused, together
 from autofuse.search.outcome import Calibration, PlanRow, TuneOutcome
 
 EDGE_COLUMNS = columns(
     "edge:i value:i value_name shape dtype bytes:i producer:i producer_name producer_label consumer:i consumer_name "
-    "consumer_label state rule reason price_us:f plans_fusing:i best_fusing_ms:f"
+    "consumer_label state rule reason nodes price_us:f other_us:f other_measured_us:f other_least_us:f plans_fusing:i "
+    "best_fusing_ms:f"
 )
-
-FUSED, REFUSED, SLOWER, FAILED, UNTRIED = "fused", "refused", "measured slower", "failed", "not tried"
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,6 @@ class Evidence:
 Regions = Mapping[NodeId, frozenset[int]]
 
 
-def regions_of(plan: Plan) -> Regions:
-    """The positions of the regions that compute each node (several where it is computed again)."""
-    found: dict[NodeId, set[int]] = {}
-    for k, r in enumerate(plan.regions):
-        for n in r.region.nodes:
-            found.setdefault(n, set()).add(k)
-    return {n: frozenset(s) for n, s in found.items()}
-
-
-def fuses(regions: Regions, e: Edge) -> bool:
-    """Whether every region that computes the edge's reader computes its value too, so that it is never loaded for it."""
-    readers = regions.get(e.consumer, frozenset())
-    return bool(readers) and readers <= regions.get(e.producer, frozenset())
-
-
 def edge_price_us(graph: Graph, e: Edge, rates: Calibration) -> float:
     """What the edge costs by the model where it is not fused: its bytes loaded, its share of the store, one launch."""
     readers = len(graph.consumers.get(e.value, ())) or 1
@@ -60,51 +45,64 @@ def edge_price_us(graph: Graph, e: Edge, rates: Calibration) -> float:
 
 
 def edge_table(outcome: TuneOutcome) -> pd.DataFrame:
-    """A row per edge between two nodes that have kernels, judged by the best plan, the refusals and all that was measured."""
-    graph = outcome.graph
-    best = regions_of(outcome.best)
+    """A row per edge between two nodes that have kernels, judged by the best plan, the solver, and all that was measured."""
+    best = together(outcome.best)
     best_ms = _best_ms(outcome)
-    tried = [(p, regions_of(p.plan)) for p in outcome.plans]
+    tried = [(p, together(p.plan)) for p in outcome.plans]
 
-    def judge(e: Edge) -> tuple[str, str, str, Evidence]:
+    def judge(e: Edge) -> tuple[Reason, Evidence]:
         evidence = _evidence(e, tried)
+        found = outcome.reasons.get(e)
         if fuses(best, e):
-            return FUSED, "", "", evidence
-        verdict = outcome.refusals.get(e)
-        if evidence.plans and not np.isnan(evidence.best_ms):
-            return SLOWER, "", _slower(evidence, best_ms), evidence
-        if evidence.plans:
-            return FAILED, "", f"every plan that fused it failed: {evidence.failure}", evidence
-        if verdict is not None:
-            return REFUSED, verdict.rule, verdict.reason, evidence
-        return UNTRIED, "", "no plan that fuses it was measured before the budget ended", evidence
+            return (found if found is not None and found.state == FUSED else Reason(FUSED)), evidence
+        if found is None or found.state == FUSED:  # not asked, or asked of another best plan
+            verdict = outcome.refusals.get(e)
+            found = _UNASKED if verdict is None else refused(verdict)
+        return _with_evidence(found, evidence, best_ms), evidence
 
-    return _table(graph, outcome.calibration, judge)
+    return _table(outcome.graph, outcome.calibration, judge)
+
+
+_UNASKED = Reason(OPEN, "", "no plan that fuses it was measured before the budget ended")
+
+
+def _with_evidence(found: Reason, evidence: Evidence, best_ms: float) -> Reason:
+    """A reason together with what whole plans that fuse the edge showed: a plan that ran says more than a bound."""
+    if evidence.plans and not np.isnan(evidence.best_ms):
+        seen = _slower(evidence, best_ms)
+        if found.state == SLOWER:
+            return replace(found, text=f"{found.text}; end to end, {seen}")
+        return replace(found, state=SLOWER, rule="", text=f"end to end, {seen}")
+    if evidence.plans and found.state in (OPEN, FAILED):
+        seen = f"every plan that fused it failed: {evidence.failure}"
+        text = f"{found.text}; {seen}" if found.state == FAILED else seen
+        return replace(found, state=FAILED, rule="", text=text)
+    return found
 
 
 def planned_edge_table(graph: Graph, plan: Plan, refusals: Mapping[Edge, Verdict], rates: Calibration) -> pd.DataFrame:
     """The same table with no measurement behind it: by the rules alone."""
-    regions = regions_of(plan)
+    regions = together(plan)
     nothing = Evidence(0, float("nan"), "")
 
-    def judge(e: Edge) -> tuple[str, str, str, Evidence]:
+    def judge(e: Edge) -> tuple[Reason, Evidence]:
         if fuses(regions, e):
-            return FUSED, "", "", nothing
+            return Reason(FUSED), nothing
         verdict = refusals.get(e)
         if verdict is not None:
-            return REFUSED, verdict.rule, verdict.reason, nothing
-        return UNTRIED, "", "the rules allow it; only a tune can tell whether it pays", nothing
+            return refused(verdict), nothing
+        return Reason(OPEN, "", "the rules allow it; only a tune can tell whether it pays"), nothing
 
     return _table(graph, rates, judge)
 
 
-Judge = Callable[[Edge], tuple[str, str, str, Evidence]]
+Judge = Callable[[Edge], tuple[Reason, Evidence]]
 
 
 def _table(graph: Graph, rates: Calibration, judge: Judge) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for k, e in enumerate(edges_of(graph)):
-        state, rule, reason, evidence = judge(e)
+        reason, evidence = judge(e)
         value = graph.values[e.value]
         rows.append(
             {
@@ -120,15 +118,24 @@ def _table(graph: Graph, rates: Calibration, judge: Judge) -> pd.DataFrame:
                 "consumer": e.consumer,
                 "consumer_name": node_name(graph, e.consumer),
                 "consumer_label": graph.nodes[e.consumer].label,
-                "state": state,
-                "rule": rule,
-                "reason": reason,
+                "state": reason.state,
+                "rule": reason.rule,
+                "reason": reason.text,
+                "nodes": ", ".join(node_name(graph, n) for n in reason.nodes),
                 "price_us": edge_price_us(graph, e, rates),
+                "other_us": _microseconds(reason.price),
+                "other_measured_us": _microseconds(reason.measured),
+                "other_least_us": _microseconds(reason.least),
                 "plans_fusing": evidence.plans,
                 "best_fusing_ms": evidence.best_ms,
             }
         )
     return typed(rows, EDGE_COLUMNS)
+
+
+def _microseconds(seconds: float) -> float:
+    """NaN for what is not known or can't be had."""
+    return seconds * 1e6 if np.isfinite(seconds) else float("nan")
 
 
 def _evidence(e: Edge, tried: Sequence[tuple[PlanRow, Regions]]) -> Evidence:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import pandas as pd
 
 from autofuse.errors import UsageError
-from autofuse.report.edges import FUSED
 from autofuse.report.units import bytes_text, microseconds_text
+from autofuse.search.exact.reasons import FUSED
 
 _LISTED = 40
 
@@ -48,14 +49,36 @@ def unfused(edges: pd.DataFrame) -> pd.DataFrame:
 
 
 def line(row: pd.Series) -> str:
-    """One edge in one line: index, value, ends, size, verdict."""
+    """One edge in a few lines: index, ends, value, size; the class of its reason; what the other choice costs."""
     head = f"e{row['edge']:<4} {row['producer_name']} -> {row['consumer_name']}"
     size = f"{row['value_name']!r}, {row['dtype']} {row['shape']}, {bytes_text(row['bytes'])}"
     if row["state"] == FUSED:
-        return f"{head}  ({size})\n      fused: saves about {microseconds_text(row['price_us'])} by the model"
+        told = f"fused: saves about {microseconds_text(row['price_us'])} by the model"
+        return f"{head}  ({size})\n      {told}{_other(row, 'apart')}"
     rule = f" [{row['rule']}]" if row["rule"] else ""
-    price = f"price about {microseconds_text(row['price_us'])}"
-    return f"{head}  ({size})\n      {row['state']}{rule}: {row['reason']}; {price}"
+    nodes = f" (at {row['nodes']})" if row["nodes"] else ""
+    told = f"{row['state']}{rule}: {row['reason']}{nodes}; it costs about {microseconds_text(row['price_us'])} by the model"
+    return f"{head}  ({size})\n      {told}{_other(row, 'fused')}"
+
+
+def _other(row: pd.Series, how: str) -> str:
+    """What the other choice costs, solved again with it fixed; "" where it can't be had or was not asked."""
+    likely, measured, least = row["other_us"], row["other_measured_us"], row["other_least_us"]
+    parts = []
+    if likely == likely:
+        parts.append(f"{signed(likely)} likely")
+    if measured == measured:
+        parts.append(f"{signed(measured)} by measured kernels")
+    if least == least:
+        parts.append(f"at least {signed(least)} by the bounds")
+    return f"\n      {how} instead, all else chosen anew: {', '.join(parts)}" if parts else ""
+
+
+def signed(us: float) -> str:
+    """A difference of times with its sign."""
+    if abs(us) < 0.05:
+        return "0 us"
+    return f"{'-' if us < 0 else '+'}{microseconds_text(abs(us))}"
 
 
 def _overview(edges: pd.DataFrame, listed: int) -> str:
@@ -65,13 +88,27 @@ def _overview(edges: pd.DataFrame, listed: int) -> str:
         return head
     counts = rows.groupby(["state", "rule"], sort=False)["price_us"].agg(["size", "sum"])
     counts = counts.sort_values("sum", ascending=False)
-    lines = [head, "", "Why not, by reason (edges, their price together):"]
+    lines = [head, "", "Why not, by reason (edges, what they cost together by the model):"]
     for (state, rule), row in zip(counts.index, counts.itertuples(index=False), strict=True):
         label = f"{state} [{rule}]" if rule else str(state)
         lines.append(f"  {label:<32} {int(row[0]):>5}  {microseconds_text(float(row[1])):>10}")
     lines += ["", f"The dearest {min(listed, len(rows))} of them:" if len(rows) > listed else "Each of them:"]
     lines += [line(r) for _, r in rows.head(listed).iterrows()]
     return "\n".join(lines)
+
+
+def side_by_side(left: str, right: str, titles: tuple[str, str], width: int = 160) -> str:
+    """Two texts in columns; lines too long for one go on in the next."""
+    half = (width - 3) // 2
+
+    def column(title: str, text: str) -> list[str]:
+        lines = [title, "-" * min(half, max(len(title), 8))]
+        for x in text.expandtabs(4).splitlines():
+            lines += [x[k : k + half] for k in range(0, len(x), half)] or [""]
+        return lines
+
+    pairs = zip_longest(column(titles[0], left), column(titles[1], right), fillvalue="")
+    return "\n".join(f"{a:<{half}} | {b}".rstrip() for a, b in pairs)
 
 
 def _of_one(edges: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import pandas as pd
 from autofuse.engine.plan import Plan, load_plan, plan_from_json
 from autofuse.errors import StorageError, UsageError
 from autofuse.report import explain, pareto, plots, tables
+from autofuse.report.edges import EDGE_COLUMNS
 from autofuse.report.folder import FORMAT, KERNELS
 from autofuse.report.places import PLAN, RUN, find_results
 from autofuse.report.what_if import Answer, Asker
@@ -49,7 +50,11 @@ class Results:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """A row per edge of the graph: fused or not, the rule and the reason, the price."""
-        return self._table("verdicts")
+        found = self._table("verdicts")
+        for name in EDGE_COLUMNS:  # folders of earlier versions know less
+            if name not in found:
+                found[name] = np.nan if EDGE_COLUMNS[name] == "float64" else ""
+        return found
 
     @cached_property
     def regions(self) -> pd.DataFrame:
@@ -141,18 +146,18 @@ class Results:
         """Why edges were or weren't fused: all that weren't, or those between the named nodes and values."""
         return explain.explain_text(self.verdicts, names)
 
-    def what_if(self, fuse: Sequence[str] = (), forbid: Sequence[str] = (), model: str | None = None) -> Answer:
-        """What it would cost to compute in one kernel what lies between two nodes or values (or at an edge), or to forbid that.
+    def what_if(self, fuse: Sequence[str] = (), split: Sequence[str] = (), model: str | None = None) -> Answer:
+        """What it would cost to compute in one kernel what lies between two nodes or values (or at an edge), or to split it.
 
         The partition is searched again by the kernels that the tune measured, and by estimates where it measured none. `model` is the model's
         path where it isn't the one that was tuned. UsageError where the names mean no two nodes.
         """
-        if bool(fuse) == bool(forbid):
-            raise UsageError("what_if takes either fuse or forbid: one or two names, as `explain` prints them")
+        if bool(fuse) == bool(split):
+            raise UsageError("what_if takes either fuse or split: one or two names, as `explain` prints them")
         key = model or ""
         if key not in self._askers:
-            self._askers[key] = Asker(self.run, self.plan, self.kernels, model)
-        return self._askers[key].ask(self.verdicts, tuple(fuse or forbid), bool(forbid))
+            self._askers[key] = Asker(self.run, self.plan, self.kernels, self.trade_offs, model)
+        return self._askers[key].ask(self.verdicts, tuple(fuse or split), bool(split))
 
     @cached_property
     def _askers(self) -> dict[str, Asker]:

@@ -130,6 +130,10 @@ def estimate(e: Estimate, most: int = 12) -> Group:
     facts.add_row("arithmetic of one run", f"{count_text(e.flops)}FLOP")
     facts.add_row("bytes that every plan must move", bytes_text(e.boundary_bytes))
     facts.add_row(f"floor (bound by {e.bound})", microseconds_text(e.floor_seconds * 1e6))
+    facts.add_row("bytes that the unfused plan moves beyond that", bytes_text(e.avoidable_bytes))
+    facts.add_row("fusion can save at most", microseconds_text(e.most_seconds * 1e6))
+    facts.add_row("fusing all that may be saves of it", microseconds_text(e.greedy_seconds * 1e6))
+    facts.add_row("edges that hold 80 % of that", f"{e.holding()} of {len(e.edges)}")
     cases = table("", "", ">regions", ">launches", ">bytes", ">predicted")
     for c in (e.unfused, e.greedy):
         name = "unfused" if c.name == "unfused" else "all fused that may be"
@@ -149,7 +153,8 @@ def estimate(e: Estimate, most: int = 12) -> Group:
         )  # fmt: skip
     rates = e.calibration
     basis = (
-        f"Predicted from assumed rates of {device}: {rates.bandwidth / 1e9:.0f} GB/s, {rates.flops / 1e9:.0f} GFLOP/s, "
+        f"Predicted from {'measured' if e.measured_rates else 'assumed'} rates of {device}: {rates.bandwidth / 1e9:.0f} GB/s, "
+        f"{rates.flops / 1e9:.0f} GFLOP/s, "
         f"{microseconds_text(rates.launch * 1e6)} a launch. Nothing was run; `autofuse tune` measures."
     )
     parts: list[RenderableType] = [Text(e.graph.name, style="bold"), facts, cases, edges]

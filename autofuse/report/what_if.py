@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import pandas as pd
 
 from autofuse.devices.cpuinfo import host_target
 from autofuse.devices.cuda_targets import cuda_target
-from autofuse.engine.plan import Plan
+from autofuse.engine.plan import Plan, plan_from_json
 from autofuse.errors import PlanError, UsageError
-from autofuse.fusion.partition import Partitioner
+from autofuse.fusion.partition import Edge, Partition, Partitioner
 from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
 from autofuse.ir.graph import Graph
@@ -24,21 +28,84 @@ from autofuse.measure.result import Measurement, Status
 from autofuse.render.cpp import render_cpp
 from autofuse.render.cuda import render_cuda
 from autofuse.report import explain
+from autofuse.report.units import milliseconds_text
+from autofuse.search.exact.reasons import EdgeJudge, Reason, limit_text
 from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.exact.what_if import WhatIf, kernels_of, what_if
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.planner import Planner
 
+SETTING_UP = 30.0
+"""Seconds after which no more regions are enumerated and priced for a question."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a wish costs, with the kernel text of the regions concerned, as they are and as they would be."""
+    """What a wish costs, with the kernel text of the regions concerned, as they are and as they would be. `reason` is the class of the edge,
+    asked anew, where the wish is about one edge."""
 
     result: WhatIf
     texts: tuple[tuple[str, ...], tuple[str, ...]]
+    reason: Reason | None = None
 
     def __str__(self) -> str:
         return self.result.text()
+
+    def detail(self, width: int = 160) -> str:
+        """The answer with its figures, and the kernels side by side where both are known."""
+        r = self.result
+        lines = [r.text(), ""]
+        lines += [
+            f"  {'':<28}{'now':>14}{'then':>14}{'price':>14}",
+            f"  {'kernels, likely':<28}{_ms(r.best):>14}{_ms(r.seconds):>14}{_us(r.price):>14}",
+            f"  {'kernels, measured alone':<28}{_ms(r.best_measured):>14}{_ms(r.measured):>14}{_us(r.measured_price):>14}",
+            f"  {'kernels by estimate':<28}{r.best_open:>14}{r.open if math.isfinite(r.seconds) else '-':>14}",
+            f"  {'launches of these nodes':<28}{len(self.texts[0]):>14}{len(self.texts[1]) or '-':>14}",
+        ]
+        verdict = "allowed" if r.verdict else f"refused [{r.verdict.rule}]: {limit_text(r.verdict)}"
+        lines.append(f"  all of it in one kernel: {verdict} by the rules")
+        if self.reason is not None:
+            rule = f" [{self.reason.rule}]" if self.reason.rule else ""
+            lines.append(f"  the edge: {self.reason.state}{rule}{': ' if self.reason.text else ''}{self.reason.text}")
+        now, then = self.texts
+        if now and then and now != then:
+            lines += [
+                "",
+                explain.side_by_side("\n\n".join(now), "\n\n".join(then), ("as it is", "as it would be"), width),
+            ]
+        elif now:
+            lines += ["", *("\n\n".join(now).splitlines())]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, object]:
+        """The same for machines."""
+        r = self.result
+        return {
+            "wish": r.wish,
+            "nodes": list(r.nodes),
+            "allowed": bool(r.verdict),
+            "rule": r.verdict.rule,
+            "reason": r.verdict.reason,
+            "seconds": r.seconds,
+            "best_seconds": r.best,
+            "price_seconds": r.price,
+            "measured_seconds": r.measured,
+            "best_measured_seconds": r.best_measured,
+            "measured_price_seconds": r.measured_price,
+            "kernels_by_estimate": r.open,
+            "verdict": r.text(),
+            "state": None if self.reason is None else self.reason.state,
+            "texts_now": list(self.texts[0]),
+            "texts_then": list(self.texts[1]),
+        }
+
+
+def _ms(seconds: float) -> str:
+    return milliseconds_text(seconds * 1e3) if math.isfinite(seconds) else "-"
+
+
+def _us(seconds: float) -> str:
+    return explain.signed(seconds * 1e6) if math.isfinite(seconds) else "-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +124,44 @@ class _Recorded:
 class Asker:
     """Answers for one result folder; it is set up once. `model` is the model file, by default the one that was tuned."""
 
-    def __init__(self, run: Mapping[str, Any], plan: Plan, kernels: pd.DataFrame, model: str | None = None) -> None:
+    def __init__(
+        self,
+        run: Mapping[str, Any],
+        plan: Plan,
+        kernels: pd.DataFrame,
+        trade_offs: pd.DataFrame,
+        model: str | None = None,
+    ) -> None:
+        self.plan = plan
         self.graph = _graph(run, plan, model or str(run["model"]))
-        self.target = _target(run)
+        self.target = target_of(run)
         bench = cast(Bench, _Recorded(self.target, int(run["threads"]), _measurements(kernels)))
         spaces = load_spaces(self.target.kind)
         studies = KernelStudies(bench, spaces, str(run["accuracy"]))
         planner = Planner(self.graph, bench, Partitioner(self.graph, self.target), studies, str(run["accuracy"]))
         c = run["calibration"]
-        self.sampler = ExactPlanSampler(planner, _reached(c))
+        rates = _reached(c)
+        end = time.monotonic() + SETTING_UP
+        known = Partition(tuple(r.region for r in plan.regions if r.region.nodes))
+        self.sampler = ExactPlanSampler(planner, rates, enough=lambda: time.monotonic() > end, known=(known,))
         self.sampler.recall()
+        self._recall_in_place(planner, studies, trade_offs)
+
+    def _recall_in_place(self, planner: Planner, studies: KernelStudies, trade_offs: pd.DataFrame) -> None:
+        """What the tune timed inside engines, in the order in which it did."""
+        rows = trade_offs[trade_offs["status"] == "ok"]
+        for text, region_ns in zip(rows["plan_json"], rows["region_ns"], strict=True):
+            if region_ns is None or not len(region_ns):
+                continue
+            try:
+                studies.observe_in_place(planner.placed(plan_from_json(json.loads(text), "a result"), list(region_ns)))
+            except PlanError:
+                continue  # a plan of another version of autofuse
+
+    @cached_property
+    def judge(self) -> EdgeJudge:
+        """Judges single edges."""
+        return EdgeJudge(self.sampler, self.plan)
 
     def ask(self, edges: pd.DataFrame, names: Sequence[str], apart: bool) -> Answer:
         """Names are those of `explain`: an edge, a value, or two nodes or values with all that lies between them."""
@@ -77,7 +172,11 @@ class Asker:
                 f"nothing flows between {' and '.join(map(repr, names))}: name an edge, a value, or two nodes on one way"
             )
         result = what_if(self.sampler, nodes, apart, tuple(names))
-        return Answer(result, (self._texts(result, result.best_plan), self._texts(result, result.plan)))
+        reason = None
+        if len(rows) == 1:
+            row = rows.iloc[0]
+            reason = self.judge.judge(Edge(int(row["producer"]), int(row["consumer"]), int(row["value"])))
+        return Answer(result, (self._texts(result, result.best_plan), self._texts(result, result.plan)), reason)
 
     def _texts(self, result: WhatIf, plan: Plan | None) -> tuple[str, ...]:
         kernels = [
@@ -96,7 +195,7 @@ def _graph(run: Mapping[str, Any], plan: Plan, model: str) -> Graph:
     return graph
 
 
-def _target(run: Mapping[str, Any]) -> Target:
+def target_of(run: Mapping[str, Any]) -> Target:
     device = run["device"]
     target = host_target(int(run["threads"])) if device["kind"] == "cpu" else cuda_target(device["arch"])
     if target.arch != device["arch"]:

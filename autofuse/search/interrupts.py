@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -22,6 +24,15 @@ class Interrupts:
     def finish(self) -> None:
         """What was found is being written down."""
         self._finishing = True
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """For what may be cut short while all else is written down, and catches KeyboardInterrupt itself."""
+        before, self._finishing = self._finishing, False
+        try:
+            yield
+        finally:
+            self._finishing = before
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from autofuse.fusion.region import Verdict
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.measure.noise import Noise
+from autofuse.search.exact.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -122,3 +123,5 @@ class TuneOutcome:
     inputs: dict[str, np.ndarray]
     noise: Noise | None = None
     """What a plan differs from itself on this machine; None where time was too short to see."""
+    reasons: dict[Edge, Reason] = field(default_factory=dict)
+    """Why edges are not fused and what the other choice costs, as far as time allowed to ask the solver."""

@@ -93,11 +93,6 @@ class KernelStudy:
                 best, since = t.seconds, 0
         return since
 
-    def searched(self, v: Variant) -> bool:
-        """Whether the schedules of a variant were searched: all of them, or so many in a row without a gain."""
-        table = self.tables.get(self.key(v))
-        return self.quiet(v) >= QUIET_VARIANT or (table is not None and table.left == 0)
-
     @property
     def seconds(self) -> float:
         """The best measured time; infinity before there is one."""

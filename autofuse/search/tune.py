@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from autofuse.devices.base import Device
 from autofuse.engine.build import variant_of
 from autofuse.engine.plan import Plan, check_plan
 from autofuse.errors import AutofuseError, LaunchError, MismatchError, PlanError, StorageError, UsageError
-from autofuse.fusion.partition import Partitioner
+from autofuse.fusion.partition import Edge, Partition, Partitioner
 from autofuse.ir.graph import Graph
+from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import lower
 from autofuse.kernels.space import Spaces, load_spaces
@@ -35,6 +37,7 @@ from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.search.budget import Budget
 from autofuse.search.exact.bounds import Bounds
+from autofuse.search.exact.reasons import Reason, judged
 from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.interrupts import Interrupts
 from autofuse.search.kernel_study import KernelStudies
@@ -50,6 +53,7 @@ from autofuse.search.studies_file import StudiesFile
 _STORAGE_SECONDS = 2.0
 _ENUMERATION = 0.3
 """The part of the time for plans that enumerating and pricing regions may take."""
+_EXPLAIN_SECONDS, _EXPLAIN_SHARE, _MOST_EXPLAIN_SECONDS = 2.0, 0.05, 20.0
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 
@@ -74,6 +78,8 @@ class Task:
     make_sampler: MakeSampler | None = None
     journal: Journal | None = None
     interrupts: Interrupts | None = None
+    explain_seconds: float = 0.0
+    """How long, after the budget, the solver may be asked why edges are not fused."""
 
 
 def tune(
@@ -148,6 +154,7 @@ def tune(
         make_sampler=make_sampler,
         journal=journal,
         interrupts=interrupts,
+        explain_seconds=min(max(_EXPLAIN_SECONDS, _EXPLAIN_SHARE * budget_seconds), _MOST_EXPLAIN_SECONDS),
     )
     if accuracy == "fast":
         notes.append(
@@ -189,7 +196,11 @@ def _open_records(device: Device, path: Path | str | None, notes: list[str]) -> 
 
 def identity(device: Device) -> str:
     """What a measurement depends on besides the kernel: the kind, architecture and name of the device."""
-    t = device.target
+    return identity_of(device.target)
+
+
+def identity_of(t: Target) -> str:
+    """The same of a target."""
     return f"{t.kind}|{t.arch}|{t.name}|{t.cores}"
 
 
@@ -269,6 +280,11 @@ def tune_on(
         said.append(f"numbers were compared with {bench.oracle}")
     journal.keep(best.plan, best.best_samples)
     journal.end(session.steady and not interrupted and getattr(bench, "was_steady", True))
+    reasons: dict[Edge, Reason] = {}
+    if task.explain_seconds > 0 and not interrupted:
+        session.tell("why edges are not fused")
+        with task.interrupts.allowed() if task.interrupts is not None else nullcontext():
+            reasons = _reasons(session, best.plan, reached, task.explain_seconds)
     session.tell_done()
     return TuneOutcome(
         graph=graph,
@@ -291,7 +307,23 @@ def tune_on(
         notes=tuple(dict.fromkeys([*said, *session.notes, *session.book.notes])),
         noise=session.book.noise,
         inputs=task.inputs,
+        reasons=reasons,
     )
+
+
+def _reasons(session: Session, best: Plan, reached: list[Reached], seconds: float) -> dict[Edge, Reason]:
+    """What the exact solver says of each edge; where another sampler searched, it is set up for that. Nothing after Ctrl-C."""
+    planner, end = session.planner, time.monotonic() + seconds
+    try:
+        sampler = session.sampler
+        if not isinstance(sampler, ExactPlanSampler):
+            late = time.monotonic() + seconds / 2
+            rates = reached[0] if reached else session.bench.reached(-math.inf)
+            known = Partition(tuple(r.region for r in best.regions if r.region.nodes))
+            sampler = ExactPlanSampler(planner, rates, enough=lambda: time.monotonic() > late, known=(known,))
+        return judged(sampler, best, planner.partitioner.edges, end - time.monotonic())
+    except KeyboardInterrupt:
+        return {}
 
 
 def _run(session: Session, task: Task, reached: list[Reached], journalled: Sequence[Plan]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -12,7 +13,12 @@ import pytest
 from command_line import Run
 from onnx.reference import ReferenceEvaluator
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "importer"))
+
+from exported import exported
+
 from autofuse.report.places import find_results
+from autofuse.search.exact.reasons import CLASSES
 
 CPU = ("--device", "cpu", "--threads", "1")
 
@@ -93,7 +99,8 @@ def test_verify_under_emulation(run: Run, chain: Path) -> None:
 
 def test_explain_a_model_without_results(run: Run, model: Path) -> None:
     done = run("explain", model, *CPU)
-    assert done.code == 0 and "edges between kernels" in done.out and "refused" in done.out
+    assert done.code == 0 and "edges between kernels" in done.out and "illegal" in done.out
+    assert "leftover" in done.out
     edges = json.loads(run("explain", model, *CPU, "--json").out)["edges"]
     first = edges[0]
     done = run("explain", model, first["producer_name"], first["consumer_name"], *CPU)
@@ -153,11 +160,33 @@ def test_report_prints_and_writes_html(run: Run, results: Path, tmp_path: Path) 
     assert data["html"] == str(results / "report.html") and data["baselines"]["onnxruntime"]["median_ms"] > 0
 
 
+def test_explain_cleans_a_model(run: Run, tmp_path: Path) -> None:
+    onnx.save(exported(size=6, channels=4), tmp_path / "m.onnx")
+    done = run("explain", tmp_path / "m.onnx", *CPU, "--cleaned", tmp_path / "c.onnx")
+    assert done.code == 0 and "Transposes around element-wise operators" in done.out and "bit for bit" in done.err
+    assert len(onnx.load(tmp_path / "c.onnx").graph.node) == 11
+    data = json.loads(run("explain", tmp_path / "m.onnx", *CPU, "--cleaned", tmp_path / "d.onnx", "--json").out)
+    assert len(data["leftovers"]["removable"]) == 7 and data["cleaned"]["exact"]
+    assert run("explain", tmp_path / "m.onnx", *CPU, "--cleaned", tmp_path / "m.onnx").code == 1
+
+
 def test_explain_results(run: Run, results: Path) -> None:
     done = run("explain", results)
-    assert done.code == 0 and "edges between kernels" in done.out
-    assert run("explain", results, "e0").out.startswith("e0 ")
+    assert done.code == 0 and "edges between kernels" in done.out and "leftover" in done.out
+    verdicts = json.loads(run("explain", results, "--json").out)["edges"]
+    assert all(e["state"] in CLASSES and (e["state"] == "fused") == (not e["reason"]) for e in verdicts)
+    done = run("explain", results, "e0")
+    assert done.out.startswith("e0 ") and "kernels, measured alone" in done.out
+    data = json.loads(run("explain", results, "e0", "--split", "--json").out)
+    assert data["what_if"]["nodes"] == [verdicts[0]["producer"], verdicts[0]["consumer"]]
+    ends = [str(verdicts[0]["producer"]), str(verdicts[-1]["consumer"])]
+    assert "impossible [" in run("explain", results, *ends, "--fuse").out
     assert run("explain", results, "nobody").code == 2
+    for wrong in (["--fuse", "--split", "e0"], ["--fuse"]):
+        assert run("explain", results, *wrong).code == 2
+    done = run("explain", results, "e0", "--model", "absent.onnx")
+    assert done.code == 0 and "no more can be said" in done.err
+    assert run("explain", results, "e0", "--fuse", "--model", "absent.onnx").code == 2
 
 
 def test_compare_with_itself_is_a_tie(run: Run, results: Path) -> None:

@@ -85,6 +85,27 @@ def test_kernels_are_measured_once_and_then_remembered(records: Records) -> None
 
 
 @pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize(("device", "environment"), [("cpu|here", "g++ 14"), ("cpu|there", "g++ 13")])
+def test_another_compiler_or_device_makes_records_seeds_and_measures_again(
+    tmp_path: Path, device: str, environment: str
+) -> None:
+    p = program(TANH)
+    for where, made_with in (("cpu|here", "g++ 13"), (device, environment)):
+        with Records(where, 1, tmp_path / "records.sqlite", made_with) as kept:
+            bench = bench_of(TANH, kept)
+            try:
+                choices = choices_of(p, bench)[:2]
+                seeds = bench.seeds(p)
+                rows = bench.kernels(p, {}, choices, soon())
+                assert not any(m.cached for m in rows) and len(kept.of_signature(p.signature)) == 2
+                notes = bench.seeding_notes
+            finally:
+                bench.close()
+    assert {m.schedule for m in seeds} <= {s.text() for _, s in choices} and seeds
+    assert len(notes) == 1 and "served as seeds and were measured again" in notes[0]
+
+
+@pytest.mark.usefixtures("kernel_cache")
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [

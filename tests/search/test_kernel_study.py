@@ -20,6 +20,7 @@ from autofuse.measure.result import Measurement, Status
 from autofuse.search.book import Entry
 from autofuse.search.gains import HEADROOM, Gains
 from autofuse.search.kernel_study import KernelStudies
+from autofuse.search.session import Session
 from autofuse.search.study import QUIET, QUIET_VARIANT, KernelStudy, Tried
 
 SPACES = load_spaces("cpu")
@@ -86,9 +87,9 @@ def test_trials_without_a_gain_are_counted_by_variant_and_given_the_noise() -> N
         study.keep(row(v, every[k], ns))
     assert study.quiet(v) == 3  # 895 is no gain over 900
     study.keep(row(v, every[5], status=Status.CRASHED))
-    assert study.quiet(v) == 4 and study.quiet(other) == 0 and not study.searched(v)
+    assert study.quiet(v) == 4 and study.quiet(other) == 0
     study.keep(row(v, every[6], 899))
-    assert study.quiet(v) == QUIET_VARIANT and study.searched(v) and not study.searched(other)
+    assert study.quiet(v) == QUIET_VARIANT
     study.leader = row(v, every[1], 700, 800, 1000, 1100)
     assert study.noise > 0.1 and study.quiet(v) == 6  # what is gained must show through the leader's noise
 
@@ -177,3 +178,19 @@ def test_what_may_still_be_gained_is_learnt_from_trials() -> None:
     assert gains.left("contract_host", 1) == pytest.approx(0.1)
     assert gains.left("contract_host", 4) == 0.0 == gains.left("contract_host", 50)
     assert gains.left("map_host", 4) == HEADROOM
+
+
+def test_trials_go_to_the_larger_share_and_the_larger_gap() -> None:
+    program = contraction()
+    studies = KernelStudies(ReplayBench(GRAPH, flat), SPACES)
+    session = Session.__new__(Session)
+    session.studies = studies
+    untried = session._promise(program, 1e-3)
+    assert session._promise(program, 2e-3) == pytest.approx(2 * untried)
+    studies.step(program, math.inf)
+    studies.bound = lambda v: 25e-6
+    half_open = session._promise(program, 1e-3)
+    studies.bound = lambda v: 45e-6
+    assert session._promise(program, 1e-3) == pytest.approx(half_open / 5)
+    studies.bound = lambda v: 49.9e-6
+    assert session._promise(program, 1e-3) == pytest.approx(half_open / 10)  # a bound may be wrong

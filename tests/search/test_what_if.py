@@ -47,7 +47,7 @@ def test_what_the_best_plan_does_already_costs_nothing(results: Results) -> None
 
 
 def test_forbidding_a_fusion_costs_a_launch(results: Results) -> None:
-    answer = results.what_if(forbid=[fused_edge(results)])
+    answer = results.what_if(split=[fused_edge(results)])
     assert answer.result.price == pytest.approx(5e-3, rel=0.1)
     assert "slower" in str(answer) and "by measured kernels" in str(answer)
     assert len(answer.texts[1]) == len(answer.texts[0]) + 1
@@ -61,7 +61,7 @@ def test_what_the_rules_forbid_is_said_with_the_rule(results: Results) -> None:
 
 
 def test_what_makes_no_sense_is_refused(results: Results) -> None:
-    with pytest.raises(UsageError, match="either fuse or forbid"):
+    with pytest.raises(UsageError, match="either fuse or split"):
         results.what_if()
     with pytest.raises(UsageError, match="nothing between kernels"):
         results.what_if(fuse=["nonsense"])
@@ -73,3 +73,19 @@ def test_a_folder_is_only_read(results: Results) -> None:
     before = sorted((p.name, p.stat().st_mtime_ns) for p in results.path.rglob("*"))
     results.what_if(fuse=[fused_edge(results)])
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in results.path.rglob("*"))
+
+
+def test_an_answer_in_detail(results: Results) -> None:
+    """Figures for now and then, the verdict, and both kernels side by side."""
+    edge = fused_edge(results)
+    answer = results.what_if(split=[edge])
+    text = answer.detail(120)
+    assert "kernels, measured alone" in text and "allowed by the rules" in text and "the edge: fused" in text
+    assert "as it is" in text and "as it would be" in text and " | " in text
+    assert answer.result.measured_price == pytest.approx(answer.result.price, rel=1e-6)
+    data = answer.as_json()
+    assert data["price_seconds"] == answer.result.price and len(data["texts_then"]) == len(data["texts_now"]) + 1  # type: ignore[arg-type]
+    impossible = results.what_if(
+        fuse=[str(n[0]) for n in results.regions.loc[results.regions["kind"] == "contract", "nodes"]][:2]
+    )
+    assert "refused [contractions]" in impossible.detail() and "as it would be" not in impossible.detail()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -67,6 +68,35 @@ class BlockSolver:
             program, number = programs[block.shape]
             self.parts.append(_Part(block, program, number, program.right_states()))
         self._known: dict[tuple[object, ...], tuple[Solution | None, float]] = {}
+        self._fixed: dict[tuple[Shape, Fixed], tuple[Program, int]] = {}
+
+    def fixed(self, fixed: Fixed) -> BlockSolver | None:
+        """The same problem with nodes that must or must not share a column; None where no column holds what must be together.
+
+        All blocks but those that hold the nodes are this solver's, with what it solved of them.
+        """
+        for wish in fixed.together:
+            if not any(wish <= set(c.nodes) for c in self.problem.columns):
+                return None
+        found = copy(self)
+        found.parts = []
+        for part in self.parts:
+            mine = _inside(fixed, part.block)
+            if mine is None:
+                found.parts.append(part)
+                continue
+            key = (part.block.shape, mine)
+            if key not in self._fixed:
+                block = part.block
+                number = len(self.parts) + len(self._fixed)
+                self._fixed[key] = (Program(block.problem, block.left, block.right, mine), number)
+            program, number = self._fixed[key]
+            found.parts.append(_Part(part.block, program, number, part.states))
+        return found
+
+    def table(self, costs: Costs, seconds: float = math.inf) -> tuple[Solution | None, float]:
+        """The best solution by all ways in which blocks can give values to each other, and the bound; no sweep before: most of it is known."""
+        return self._table(costs, time.monotonic() + seconds)
 
     def solve(self, costs: Costs, seconds: float = math.inf) -> tuple[Solution | None, float]:
         """The best solution found and the bound below all; no solution where there is none, or none was found in time."""

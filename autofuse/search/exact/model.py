@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.engine.assign import reorder_program
@@ -143,6 +143,10 @@ class Model:
         readers = {v: tuple(n.id for n in ns) for v, ns in graph.consumers.items() if v not in graph.constants}
         producer = {v: n.id for v, n in graph.producer.items()}
         return Problem(tuple(columns), once, frozenset(graph.inputs), outputs, producer, readers)
+
+    def levels_differ(self, nodes: Iterable[NodeId]) -> bool:
+        """Whether a Host step must run between some nodes."""
+        return len({self._node_level[n] for n in nodes}) > 1
 
     # ---- costs
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from autofuse.engine.plan import Plan
-from autofuse.fusion.partition import verify_partition
+from autofuse.fusion.partition import Partition, verify_partition
 from autofuse.kernels.base import Variant
 from autofuse.measure.calibrate import Reached
 from autofuse.search.exact.blocks import BlockSolver
@@ -23,7 +23,7 @@ from autofuse.search.exact.certificate import Certificate
 from autofuse.search.exact.costs import Closing, Pricing
 from autofuse.search.exact.model import Model, Part, guess, lower, upper
 from autofuse.search.exact.planning import Pick, Setting, guessed, measured, partition_of, plan_of
-from autofuse.search.exact.problem import Solution
+from autofuse.search.exact.problem import Costs, Solution
 from autofuse.search.exact.program import Fixed
 from autofuse.search.exact.regions import Enumerated, Limits, enumerate_regions
 from autofuse.search.planner import Planner
@@ -64,7 +64,8 @@ class _Token:
 
 
 class ExactPlanSampler:
-    """Proposes optima of the integer program. `enough` tells, while regions are enumerated and priced, that time is up."""
+    """Proposes optima of the integer program. `enough` tells, while regions are enumerated and priced, that time is up; the regions of
+    `known` partitions are among them in any case."""
 
     def __init__(
         self,
@@ -75,12 +76,14 @@ class ExactPlanSampler:
         solve_seconds: float = SOLVE_SECONDS,
         closing: Closing | None = None,
         asking: Asking | None = None,
+        known: Iterable[Partition] = (),
     ) -> None:
         self.planner = planner
         self._asking = asking or Asking()
         self._studies = planner.studies
         partitioner = planner.partitioner
-        landmarks = (partitioner.unfused(), partitioner.greedy())
+        landmarks = (partitioner.unfused(), partitioner.greedy(), *known)
+        self.limits = limits or Limits()
         self.enumerated: Enumerated = enumerate_regions(partitioner, landmarks, limits, enough)
         self.pricing = Pricing(planner.studies, Bounds.of(reached, planner.bench.target), closing)
         kept = frozenset(r for p in landmarks for r in p.regions)
@@ -167,8 +170,14 @@ class ExactPlanSampler:
 
     def solve(self, part: Part, fixed: Fixed | None = None) -> tuple[Solution | None, float]:
         """The optimum by one end of the intervals, perhaps with nodes that must or must not share a region."""
-        solver = self._solver if fixed is None else BlockSolver(self.model.problem, fixed)
-        return solver.solve(self.model.costs(part), self._solve_seconds)
+        if fixed is None:
+            return self._solver.solve(self.model.costs(part), self._solve_seconds)
+        return self.solve_fixed(self.model.costs(part), fixed, self._solve_seconds)
+
+    def solve_fixed(self, costs: Costs, fixed: Fixed, seconds: float) -> tuple[Solution | None, float]:
+        """The optimum by some costs with nodes that must or must not share a region; blocks without them are not solved again."""
+        solver = self._solver.fixed(fixed)
+        return (None, math.inf) if solver is None else solver.table(costs, seconds)
 
     def plan(self, solution: Solution, origin: str, pick: Pick) -> Plan:
         """The plan of a solution."""

@@ -12,7 +12,7 @@ from autofuse.fusion.region import Region, Verdict
 from autofuse.ir.graph import NodeId
 from autofuse.kernels.base import Lowered
 from autofuse.kernels.families import lower
-from autofuse.search.exact.model import guess
+from autofuse.search.exact.model import guess, upper
 from autofuse.search.exact.planning import measured
 from autofuse.search.exact.program import Fixed
 from autofuse.search.exact.sampler import ExactPlanSampler
@@ -22,8 +22,9 @@ from autofuse.search.exact.sampler import ExactPlanSampler
 class WhatIf:
     """`seconds` is the sum of kernel times of the best plan with the wish (infinity where there is none), `best` that without it.
 
-    `open` and `best_open` count kernels of the two plans whose times are estimates. `verdict` is what the rules say of the nodes in one region:
-    the reason where they can't be one.
+    `measured` is what the best plan with the wish takes by measured kernels alone, `best_measured` that without it (infinity where some of
+    its kernels were not measured). `open` and `best_open` count kernels of the two plans whose times are estimates. `verdict` is what the
+    rules say of the nodes in one region: the reason where they can't be one.
     """
 
     wish: str
@@ -35,6 +36,14 @@ class WhatIf:
     open: int
     best_plan: Plan | None
     plan: Plan | None
+    measured: float = math.inf
+    best_measured: float = math.inf
+
+    @property
+    def measured_price(self) -> float:
+        """Seconds that the wish costs by measured kernels alone; NaN where that is not known."""
+        known = math.isfinite(self.measured) and math.isfinite(self.best_measured)
+        return self.measured - self.best_measured if known else math.nan
 
     @property
     def price(self) -> float:
@@ -53,12 +62,20 @@ class WhatIf:
             why = self.verdict.reason if not self.verdict else "it lies beyond the regions that were enumerated"
             rule = f" [{self.verdict.rule}]" if not self.verdict else ""
             return f"{self.wish}: impossible{rule}: {why}"
-        known = "by measured kernels" if not self.open else f"{self.open} kernels by estimate"
-        best = "by measured kernels" if not self.best_open else f"{self.best_open} kernels by estimate"
+        known, best = _basis(self.open), _basis(self.best_open)
         if self.price <= 1e-9 * self.best:
             return f"{self.wish}: the best plan does so already ({1e3 * self.best:.4g} ms, {best})"
         percent = 100 * self.price / self.best
-        return f"{self.wish}: {1e3 * self.seconds:.4g} ms ({known}) instead of {1e3 * self.best:.4g} ms ({best}), {percent:.1f} % slower"
+        text = f"{self.wish}: {1e3 * self.seconds:.4g} ms ({known}) instead of {1e3 * self.best:.4g} ms ({best}), {percent:.1f} % slower"
+        if self.open and math.isfinite(self.measured_price):
+            text += f"; by measured kernels alone {1e6 * self.measured_price:.3g} us slower"
+        return text
+
+
+def _basis(estimated: int) -> str:
+    if not estimated:
+        return "by measured kernels"
+    return "1 kernel by estimate" if estimated == 1 else f"{estimated} kernels by estimate"
 
 
 def what_if(
@@ -72,7 +89,26 @@ def what_if(
     plan, seconds, still_open = _solved(sampler, fixed)
     shown = " and ".join(map(repr, names)) or f"nodes {sorted(wanted)}"
     wish = f"{shown} {'apart' if apart else 'in one kernel'}"
-    return WhatIf(wish, tuple(sorted(wanted)), verdict, best_seconds, seconds, best_open, still_open, best, plan)
+    known, best_known = _measured(sampler, fixed), _measured(sampler, None)
+    return WhatIf(
+        wish,
+        tuple(sorted(wanted)),
+        verdict,
+        best_seconds,
+        seconds,
+        best_open,
+        still_open,
+        best,
+        plan,
+        known,
+        best_known,
+    )
+
+
+def _measured(sampler: ExactPlanSampler, fixed: Fixed | None) -> float:
+    """What the best plan takes of those whose kernels were all measured."""
+    found, _ = sampler.solve(upper, fixed)
+    return math.inf if found is None else found.seconds
 
 
 def _solved(sampler: ExactPlanSampler, fixed: Fixed | None) -> tuple[Plan | None, float, int]:
