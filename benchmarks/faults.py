@@ -65,9 +65,10 @@ def kills(first: Scene, base: Path, count: int, generator: random.Random, end: f
         if time.monotonic() > end:
             break
         scene = copied(first, base / f"kill-{k}")
-        scene.environment = {"AUTOFUSE_CACHE": str(scene.folder / "empty")} if k % 2 else {}
-        wanted = generator.choice(ROLES)
-        after = generator.uniform(0.3, 6.0)
+        wanted = ROLES[k % len(ROLES)]
+        fresh = wanted == "compiler" or generator.random() < 0.5  # compilers run only where nothing is compiled yet
+        scene.environment = {"AUTOFUSE_CACHE": str(scene.folder / "empty")} if fresh else {}
+        after = generator.uniform(0.3, 3.0 if wanted == "compiler" else 6.0)
         try:
             what, said = killed_once(scene, wanted, after)
             killed[what] += 1

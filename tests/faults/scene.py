@@ -253,7 +253,7 @@ def kill_one(scene: Scene, wanted: str, after: float, budget: float, measuring: 
         if time.monotonic() < deadline:
             continue
         found = [p for p in (process.pid, *mine) if role(p) == wanted]
-        if not found and time.monotonic() < deadline + 1.0:
+        if not found and time.monotonic() < deadline + 3.0:
             continue  # a compiler lives for a moment only
         chosen = found[-1] if found else process.pid
         with contextlib.suppress(OSError):
