@@ -33,10 +33,12 @@ class Tolerance:
 
     relative: float | None = None
     absolute: float | None = None
+    fast: bool = False
+    """Where lower precision is allowed, 1e-2 takes the place of 1e-3."""
 
     def of(self, dtype: DType) -> tuple[float, float]:
         """Relative and absolute tolerance for a type."""
-        relative = self.relative if self.relative is not None else _RELATIVE.get(dtype, 1e-3)
+        relative = self.relative if self.relative is not None else _RELATIVE.get(dtype, 1e-2 if self.fast else 1e-3)
         return relative, self.absolute if self.absolute is not None else 1e-5
 
 
