@@ -55,7 +55,7 @@ _PLANS_BEFORE_FRONT = 0.7
 """The part of the budget after which trade-offs with a second objective are searched."""
 _ENUMERATION = 0.3
 """The part of the time for plans that enumerating and pricing regions may take."""
-_EXPLAIN_SECONDS, _EXPLAIN_SHARE, _MOST_EXPLAIN_SECONDS = 2.0, 0.05, 20.0
+_EXPLAIN_SECONDS, _EXPLAIN_SHARE, _MOST_EXPLAIN_SECONDS = 2.0, 0.1, 20.0
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 
