@@ -12,6 +12,8 @@ import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from memory import HEAD as MEMORY_HEAD
+from memory import cells as memory_cells
 
 Row = Mapping[str, Any]
 PEERS = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
@@ -27,6 +29,7 @@ HEAD = (
     "heuristic ms",
     "unfused ms",
     "best ms",
+    "exact ms",
     "onnxruntime ms",
     "OpenVINO ms",
     "copy ms",
@@ -35,6 +38,9 @@ HEAD = (
     "onnxruntime/best",
     "OpenVINO/best",
     "best/copy",
+    "exact/best",
+    "error exact (float64)",
+    *MEMORY_HEAD,
     "tuned in s",
     "within 5 % after s",
 )
@@ -91,9 +97,12 @@ def _cells(r: Row) -> list[str]:
         f"{r['error']:.1e}",
         f"{r['error_float64']:.1e}",
         show(r["floor_ms"]),
-        *(show(median_ms(r, n)) for n in ("heuristic", "unfused", "best", "onnxruntime", "openvino", "copy")),
+        *(show(median_ms(r, n)) for n in ("heuristic", "unfused", "best", "exact", "onnxruntime", "openvino", "copy")),
         *(show(ratio(r, n, "best"), "x") for n in ("unfused", "heuristic", "onnxruntime", "openvino")),
         show(ratio(r, "best", "copy"), "x"),
+        show(ratio(r, "exact", "best"), "x"),
+        "–" if r.get("error_exact") is None else f"{r['error_exact']:.1e}",
+        *(memory_cells(r["memory"]) if r.get("memory") else ("–", "–")),
         f"{r['tune_seconds']:.0f}",
         "–" if seconds is None else f"{seconds:.0f}",
     ]
@@ -106,6 +115,7 @@ def summary(rows: Sequence[Row]) -> str:
     for name, shown in (
         ("unfused", "its own tuned unfused plan"),
         ("heuristic", "its own untuned plan"),
+        ("exact", "its plan under --accuracy exact"),
         *PEERS.items(),
     ):
         found = [x for r in done if (x := ratio(r, name, "best")) is not None]

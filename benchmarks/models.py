@@ -2,6 +2,7 @@
 
     python benchmarks/models.py sample:squeezenet sample:resnet50 --budget 60s --output results/benchmark
     python benchmarks/models.py --trained FOLDER_WITH_UNZIPPED_PACKAGES
+    python benchmarks/models.py --samples --exact          # a plan tuned under --accuracy exact runs in the same rounds
 
 Every model runs in a process of its own. Written are models.json (with raw nanoseconds, versions and settings), models.md (the table) and
 models.svg (each model's ratio to the better peer, with its spread).
@@ -39,6 +40,7 @@ from autofuse.measure.peers import OnnxRuntime
 
 sys.path.insert(0, str(Path(__file__).parent))
 from boundary import boundary
+from memory import row as row_of_memory
 from model_tables import plot, summary, table
 from peers import OpenVino, oracle_session
 
@@ -120,7 +122,9 @@ def boundary_engine(model: ModelProto, inputs: Mapping[str, np.ndarray], device:
     return engine
 
 
-def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, output: Path) -> dict[str, Any]:
+def measure(
+    entry: Mapping[str, Any], budget: str, threads: int, rounds: int, output: Path, exact: bool = False
+) -> dict[str, Any]:
     """Tune one model, check it, and time everything in interleaved rounds."""
     model = load_model(entry["model"])
     shapes = {k: tuple(v) for k, v in entry.get("shapes", {}).items()}
@@ -132,11 +136,27 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
     results = autofuse.open_results(tuned.folder)
     device = CpuDevice(threads)
     plans = {"best": results.plan, "unfused": unfused(results), "heuristic": heuristic_plan(graph, device)}
+    error_exact = None
+    if exact:
+        # kernels that the first tune has measured are not measured again
+        strict = autofuse.tune(
+            entry["model"],
+            "cpu",
+            budget,
+            shapes=shapes or None,
+            inputs=inputs,
+            threads=threads,
+            output=output / "tunes",
+            accuracy="exact",
+        ).results
+        plans["exact"] = strict.plan
+        error_exact = float(strict.trade_offs.set_index("plan").loc[strict.plan.key, "error"])
     engines = {k: Engine.build(graph, p, device) for k, p in plans.items()}
     oracle = oracle_session(model, threads)
     names = {i.name for i in oracle.get_inputs()}
     reference = oracle.run(None, {k: v for k, v in inputs.items() if k in names})
     error = error_of(engines["best"].run(inputs), reference)
+    memory = row_of_memory(entry["name"], model, engines["best"], inputs)
     for e in engines.values():
         e.bind(inputs)
     peers: dict[str, OnnxRuntime | OpenVino] = {"onnxruntime": OnnxRuntime(model.SerializeToString(), inputs, threads)}
@@ -163,6 +183,8 @@ def measure(entry: Mapping[str, Any], budget: str, threads: int, rounds: int, ou
         "bytes_best": engines["best"].bytes_model,
         "error": error,
         "error_float64": float(results.trade_offs.set_index("plan").loc[results.plan.key, "error"]),
+        "error_exact": error_exact,
+        "memory": memory,
         "floor_ms": float(results.regions["floor_us"].sum()) / 1e3,
         "tune_seconds": results.run["seconds"],
         "seconds_to_5_percent": settled(results),
@@ -209,10 +231,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--output", type=Path, default=Path("results/benchmark"))
+    parser.add_argument(
+        "--exact", action="store_true", help="tune under --accuracy exact, too, and run that plan beside the others"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        row = measure(json.loads(args.one), args.budget, args.threads, args.rounds, args.output)
+        row = measure(json.loads(args.one), args.budget, args.threads, args.rounds, args.output, args.exact)
         print("ROW " + json.dumps(row))
         return
     args.output.mkdir(parents=True, exist_ok=True)
@@ -220,6 +245,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for entry in entries(args):
         options = ["--budget", args.budget, "--threads", str(args.threads), "--rounds", str(args.rounds)]
+        options += ["--exact"] if args.exact else []
         command = [sys.executable, __file__, "--one", json.dumps(entry), *options, "--output", str(args.output)]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}

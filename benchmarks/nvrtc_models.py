@@ -18,6 +18,7 @@ from autofuse.devices.cuda_targets import cuda_target
 from autofuse.devices.nvrtc import CubinCompiler
 from autofuse.engine.assign import assign
 from autofuse.engine.build import Segment, segments
+from autofuse.engine.lowering import plainly
 from autofuse.engine.options import heuristic_options
 from autofuse.fusion.partition import Partitioner
 from autofuse.importer.importing import import_model
@@ -33,7 +34,7 @@ def kernels_of(entry: dict[str, Any], arch: str) -> list[Kernel]:
     graph = import_model(load_model(entry["model"]), {k: tuple(v) for k, v in entry.get("shapes", {}).items()})
     target = cuda_target(arch)
     plan = assign(graph, Partitioner(graph, target).greedy(), target, 1, "default", heuristic_options(target, 1))
-    steps = [s for s in segments(graph, plan, target) if isinstance(s, Segment)]
+    steps = [s for s in segments(graph, plan, plainly(target)) if isinstance(s, Segment)]
     return list(dict.fromkeys(launch.kernel for s in steps for launch in s.program.launches))
 
 

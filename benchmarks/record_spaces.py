@@ -33,7 +33,7 @@ from autofuse.measure.bench import Bench, Choice
 from autofuse.measure.calibrate import NAMES, Reached, key_of
 from autofuse.measure.device_bench import DeviceBench
 from autofuse.measure.inputs import graph_inputs
-from autofuse.measure.recording import Recording, distinct
+from autofuse.measure.recording import Recording, distinct, way_text
 from autofuse.measure.records import Records
 from autofuse.measure.result import Measurement, Status
 from autofuse.search.exact.bounds import Bounds
@@ -135,7 +135,11 @@ def record(
                     bench.compile([c for p in group for c in parts[p.signature]])
                     for p in group:
                         got = bench.kernels(p, planner.constants(p), parts[p.signature], time.monotonic() + 600)
-                        rows += [m for m in got if m.status is not Status.SKIPPED]
+                        rows += [
+                            named(m, c)
+                            for m, c in zip(got, parts[p.signature], strict=True)
+                            if m.status is not Status.SKIPPED
+                        ]
                         measured += len(got)
                 print(f"  round {turn + 1}: {measured} candidates, {time.monotonic() - start:.0f} s", flush=True)
                 if not open_ones or time.monotonic() - start > seconds:
@@ -156,6 +160,12 @@ def record(
         reached,
         distinct(rows),
     )
+
+
+def named(m: Measurement, choice: Choice) -> Measurement:
+    """A measurement under the name of the candidate that was asked for: another signature may come to the same kernel text, measured before."""
+    signature, name, algorithm, layouts = way_text(choice[0])
+    return replace(m, signature=signature, family=name, algorithm=algorithm, layouts=layouts, schedule=choice[1].text())
 
 
 def _part(program: RegionProgram, space: Sequence[Choice], target: Target, turn: int) -> Sequence[Choice]:

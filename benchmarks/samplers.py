@@ -61,7 +61,7 @@ SIZE, STRIDE = 12, 8
 """Nodes of a small graph, and from one to the next."""
 SMALL = Limits(whole=0)
 """Regions of a small graph grow as those of a large one do, so that what was recorded of the model is what they need."""
-FEWEST = 20
+FEWEST = 60
 """Kernels without which a small graph is no task."""
 
 
@@ -74,6 +74,7 @@ class GreedySampler:
 
     name = "greedy"
     gap = math.nan
+    spared = (0, 0)
 
     def __init__(self, partitioner: Partitioner) -> None:
         self._left = [Proposal(partitioner.greedy(), "greedy")]

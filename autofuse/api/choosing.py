@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autofuse.devices.base import Device
 from autofuse.engine import assign
+from autofuse.engine.build import planned_needs
+from autofuse.engine.lowering import lowering
+from autofuse.engine.options import heuristic_options
 from autofuse.engine.plan import Plan, check_plan, load_plan
-from autofuse.errors import StorageError
+from autofuse.errors import AutofuseError, PlanError, StorageError
+from autofuse.fusion.partition import Partitioner
 from autofuse.ir.graph import Graph
 from autofuse.report.naming import model_stem
 from autofuse.report.places import PLAN, RUN, find_results, saved_plans
+from autofuse.report.units import bytes_text
 
 RESULTS = Path("results")
 """Where saved plans are looked for: in the folder that tuning writes to by default."""
@@ -59,6 +66,48 @@ def choose(graph: Graph, device: Device, plan: Plan | str | Path | None, results
 def heuristic_choice(graph: Graph, device: Device, why: str) -> Choice:
     """The heuristic plan, and why it is that one."""
     return Choice(heuristic_plan(graph, device), f"heuristic plan ({why}; `autofuse tune` finds a better one)", {})
+
+
+def within(graph: Graph, device: Device, choice: Choice, limit: int, given: bool) -> Choice:
+    """The choice, or where it was not given and needs more memory than the limit, the fastest other one of its tune that does not, or the
+    heuristic one. AutofuseError where none keeps to the limit: it tells the least that one needs.
+    """
+    make, threads = lowering(device), 0 if device.target.is_cuda else device.threads
+    need = planned_needs(graph, choice.plan, make, threads).memory
+    if need <= limit:
+        return choice
+    least = need
+    if not given:
+        for other in _others(graph, device, choice):
+            need = planned_needs(graph, other.plan, make, threads).memory
+            if need <= limit:
+                return other
+            least = min(least, need)
+    raise AutofuseError(
+        f"the {choice.origin} keeps its intermediates not within {bytes_text(limit)}; the least that a known plan needs is "
+        f"{bytes_text(least)}. Tune with --max-memory to look for one that needs less"
+    )
+
+
+def _others(graph: Graph, device: Device, choice: Choice) -> Iterator[Choice]:
+    """The other plans of the tune that a choice is from, fastest first; then the heuristic ones."""
+    if choice.saved is not None:
+        from autofuse.report.results import open_results  # heavy, and rarely needed
+
+        with contextlib.suppress(StorageError, PlanError):
+            results = open_results(choice.saved.parent)
+            good = results.trade_offs[results.trade_offs["status"] == "ok"].sort_values("median_ms")
+            for key in dict.fromkeys(good["plan"]):
+                plan = results.plans[str(key)]
+                yield dataclasses.replace(choice, plan=plan, origin=f"plan {key} of {choice.saved.parent}")
+    why = "the best plan needs more memory than was allowed"
+    yield heuristic_choice(graph, device, why)
+    unfused = Partitioner(graph, device.target).unfused()
+    options = heuristic_options(device.target, device.threads, choice.plan.accuracy)
+    plan = assign.assign(
+        graph, unfused, device.target, device.threads, choice.plan.accuracy, options, "heuristic, unfused"
+    )
+    yield Choice(plan, f"heuristic plan without fusion ({why})", {})
 
 
 def plan_file(path: Path) -> Path:

@@ -12,8 +12,8 @@ import numpy as np
 from onnx import ModelProto
 
 from autofuse.api import arguments
-from autofuse.api.arguments import Model, Shapes
-from autofuse.api.choosing import Choice, choose, heuristic_choice, saved_shapes, shapes_of_results
+from autofuse.api.arguments import Model, Shapes, bytes_of
+from autofuse.api.choosing import Choice, choose, heuristic_choice, saved_shapes, shapes_of_results, within
 from autofuse.api.devices import open_device
 from autofuse.api.engines import Engines, check_declared
 from autofuse.api.environment import changes, environment
@@ -135,17 +135,23 @@ def load(
     device: str = "auto",
     shapes: Shapes | None = None,
     threads: int | None = None,
+    max_memory: int | str | None = None,
 ) -> LoadedEngine:
     """Make a model ready to run: with the given plan, else the saved best one for this device in ./results, else a heuristic one.
 
     `plan` is a Plan, a plan.json or a result folder. Where the model has open dimensions and `shapes` is left out, those that the plan was
     tuned for are taken. A plan from another driver, compiler or machine of the same architecture is used with a warning, after a
-    check of its numbers. Raises PlanError where a given plan does not fit; a found one gives way to the heuristic plan, with a warning.
+    check of its numbers. `max_memory` bounds the bytes of intermediates and scratch buffers ("64M"): another plan of the same tune, or the
+    heuristic one, takes the place of a found one that needs more; AutofuseError where none keeps to it, or a given plan does not. Raises PlanError
+    where a given plan does not fit; a found one gives way to the heuristic plan, with a warning.
     """
     proto = load_model(model)
     opened = open_device(device, threads)
     graph = _imported(proto, model, plan, shapes)
     choice = choose(graph, opened, plan)
+    if max_memory is not None:
+        limit = bytes_of(max_memory) if isinstance(max_memory, str) else max_memory
+        choice = within(graph, opened, choice, limit, given=plan is not None)
     changed = changes(choice.environment, environment(opened)) if choice.environment else []
     try:
         return _checked(proto, graph, opened, choice, changed)
@@ -193,7 +199,9 @@ def _recheck(engine: LoadedEngine) -> None:
     inputs = graph_inputs(graph)
     if len(inputs) < len(graph.inputs):
         return
-    check = compare_model(graph, engine.run(inputs), whole_reference(graph, inputs), Tolerance())
+    check = compare_model(
+        graph, engine.run(inputs), whole_reference(graph, inputs), Tolerance(fast=engine.plan.accuracy == "fast")
+    )
     if not check.ok:
         raise MismatchError(
             f"the {engine.origin} gives wrong numbers here: {check.reason}. It was made elsewhere "

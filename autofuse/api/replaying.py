@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autofuse.api import arguments
 from autofuse.api.tuning import TuneResult
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan
 from autofuse.errors import UsageError
 from autofuse.ir.graph import Graph

@@ -78,7 +78,9 @@ def tune(
 
     `model` is a path, `sample:NAME`, bytes or a ModelProto. `budget` is in seconds, or text such as "5m". `shapes` binds open
     dimensions. `inputs` are drawn in the range that each operator allows where they are left out. A second tune measures the first
-    one's best plan first. `objective` is "latency" or "memory"; `max_memory` bounds the bytes of intermediates ("64M").
+    one's best plan first. `objective` is "latency", "memory" or "error", or latency with one of the others: "latency,memory" has plans
+    that trade one for the other searched and measured, too, and the best plan has least of the first one named. `max_memory` bounds the
+    bytes of intermediates and scratch buffers ("64M"): no plan above it is chosen, and where none keeps to it, an error tells the least.
 
     Raises UsageError for what does not fit, AutofuseError where nothing could be tuned.
     """
@@ -113,13 +115,15 @@ def tune(
             spaces_dir=None if space is None else str(space),
             trials=trials,
             sampler=sampler,
-            tolerance=Tolerance(rtol, atol) if rtol is not None or atol is not None else None,
+            tolerance=Tolerance(rtol, atol, fast=accuracy == "fast"),
             progress=progress,
             baseline=baseline,
             onnx_model=None if baseline is None else _for_peer(model, proto),
             previous=_previous(graph, opened, Path(output), accuracy, found),
             command=command or f"autofuse.tune({name!r})",
             interrupts=interrupts,
+            objectives=wish.objectives,
+            memory=wish.memory,
         )
         outcome = replace(outcome, notes=tuple(dict.fromkeys((*found, *outcome.notes))))
         chosen = selected(outcome, opened, wish)

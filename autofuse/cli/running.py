@@ -105,7 +105,7 @@ def verify(
 
     engine, proto, arrays = _open(model, plan, device, shape, threads, inputs, seed)
     with engine:
-        found = verify_engine(engine, proto, arrays, Tolerance(rtol, atol))
+        found = verify_engine(engine, proto, arrays, Tolerance(rtol, atol, engine.plan.accuracy == "fast"))
     if as_json:
         options.print_json(
             {

@@ -69,7 +69,13 @@ def tune(
     ] = None,
     atol: Annotated[float | None, typer.Option("--atol", hidden=True, min=0.0, help="Absolute tolerance.")] = None,
     objective: Annotated[
-        str, typer.Option("--objective", hidden=True, help="What the best plan has least of: latency or memory.")
+        str,
+        typer.Option(
+            "--objective",
+            hidden=True,
+            metavar="LIST",
+            help="latency, memory or error; latency,memory or latency,error for a front of trade-offs (the first decides).",
+        ),
     ] = "latency",
     max_memory: Annotated[
         str | None,

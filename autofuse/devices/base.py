@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from autofuse.ir.dtype import DType
 from autofuse.ir.target import Target
-from autofuse.loops.ir import Kernel
+from autofuse.loops.ir import Kernel, Rendered
 
 Place = Literal["arena", "constant", "input", "output"]
 
@@ -33,7 +33,7 @@ class BufferRef:
 class Launch:
     """One kernel with its arguments, in the order of `kernel.params`."""
 
-    kernel: Kernel
+    kernel: Kernel | Rendered
     arguments: tuple[BufferRef, ...]
     label: str = ""
 
@@ -119,3 +119,14 @@ class Device(Protocol):
 
     def load(self, program: Program) -> Executable:
         """Compile what is not compiled and make the program ready. Raises CompileError or LaunchError."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A device that keeps small records between processes, and runs programs of kernels of which only the text is known."""
+
+    def recall(self, key: str) -> bytes | None:
+        """What was kept under a key; None where there is nothing (any more)."""
+
+    def remember(self, key: str, data: bytes) -> None:
+        """Keep it for a while. A disk that is full or not writable is no error."""

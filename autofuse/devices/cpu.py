@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -23,10 +24,11 @@ from autofuse.devices.team import CLaunch, CProgram, Library, Team
 from autofuse.devices.toolchain import compile_shared, find_toolchain
 from autofuse.errors import AutofuseError, CompileError, InputError, LaunchError, StorageError, UsageError
 from autofuse.ir.target import Target
-from autofuse.loops.ir import Kernel
+from autofuse.loops.ir import Kernel, Rendered
 from autofuse.render.cpp import PRELUDE, render_cpp
 
 _REMEMBERED_TEXTS = 1024
+_RECORD = ".rec"
 _COPIED_BYTES = 1 << 20
 _SERIAL_SECONDS = 8e-6
 _CHUNK_SECONDS = 2e-6
@@ -62,8 +64,10 @@ class CpuDevice:
         """What people should know of compiling here."""
         return (self._cache.trouble,) if self._cache.trouble else ()
 
-    def text(self, kernel: Kernel) -> str:
+    def text(self, kernel: Kernel | Rendered) -> str:
         """The kernel as C++; CompileError where the host has no rendering of something in it."""
+        if isinstance(kernel, Rendered):
+            return kernel.text
         # by identity: hashing a kernel walks all of it; the kernel is kept so that its identity stays its own
         found = self._texts.get(id(kernel))
         if found is None:
@@ -73,7 +77,20 @@ class CpuDevice:
                 self._texts.popitem(last=False)
         return found[1]
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
+    def recall(self, key: str) -> bytes | None:
+        """See Remembers."""
+        path = self._cache.get(key, _RECORD)
+        try:
+            return path.read_bytes() if path is not None else None
+        except OSError:
+            return None
+
+    def remember(self, key: str, data: bytes) -> None:
+        """See Remembers."""
+        with contextlib.suppress(StorageError):  # it only saves time
+            self._cache.put(key, _RECORD, data)
+
+    def compile(self, kernels: Sequence[Kernel | Rendered]) -> list[Compiled | Exception]:
         """Compile a batch with as many compilers side by side as there are processors."""
         texts: list[str | Exception] = []
         for k in kernels:
@@ -129,7 +146,7 @@ class CpuDevice:
                 library.close()
             raise
 
-    def _open(self, kernel: Kernel, made: Compiled) -> Library:
+    def _open(self, kernel: Kernel | Rendered, made: Compiled) -> Library:
         """Load a kernel; a damaged or meanwhile pruned file of the cache is compiled again once."""
         try:
             return Library(made.path)
@@ -306,7 +323,7 @@ class CpuExecutable:
             self._table[position] = address + offset
 
 
-def _sharing(kernel: Kernel, threads: int) -> tuple[bool, int]:
+def _sharing(kernel: Kernel | Rendered, threads: int) -> tuple[bool, int]:
     """Whether one thread should run a launch alone, and how many blocks a thread takes at a time otherwise."""
     nbytes = kernel.bytes or sum(b.size * b.dtype.itemsize for b in kernel.params)
     seconds = kernel.flops / _FLOPS_PER_SECOND + nbytes / _BYTES_PER_SECOND

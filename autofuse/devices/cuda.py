@@ -21,7 +21,7 @@ from autofuse.devices.cuda_targets import make_target
 from autofuse.devices.nvrtc import CubinCompiler, cuda_source
 from autofuse.errors import InputError, LaunchError, ToolchainError
 from autofuse.ir.target import Target
-from autofuse.loops.ir import Buffer, Kernel
+from autofuse.loops.ir import Buffer, Kernel, loops_of
 from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, launch_grid
 
 _TO_DEVICE, _TO_HOST = 1, 2
@@ -101,7 +101,7 @@ class CudaDevice:
         return self._compiler.compiled(kernels, self._target.arch)
 
     def load(self, program: Program) -> Executable:
-        compiled = self.compile([launch.kernel for launch in program.launches])
+        compiled = self.compile([loops_of(launch.kernel) for launch in program.launches])
         return CudaExecutable(self.index, self._target, program, compiled)
 
 
@@ -196,7 +196,7 @@ class CudaExecutable:
         return memory
 
     def _step(self, launch: Launch, compiled: Compiled) -> _Step:
-        kernel = launch.kernel
+        kernel = loops_of(launch.kernel)
         label = launch.label or kernel.family
         if len(launch.arguments) != len(kernel.params):
             raise LaunchError(f"launch {label}: {len(launch.arguments)} arguments for {len(kernel.params)} parameters")

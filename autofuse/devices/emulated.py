@@ -18,7 +18,7 @@ from autofuse.devices.emulation_build import ORDERS, EmulationCompiler, emulate
 from autofuse.devices.nvrtc import CubinCompiler, cuda_source
 from autofuse.errors import InputError, LaunchError, UsageError
 from autofuse.ir.target import Target
-from autofuse.loops.ir import Buffer, Kernel
+from autofuse.loops.ir import Buffer, Kernel, loops_of
 
 _POISON = 0xFF  # NaN in every float type, -1 in integers
 _ALIGN = 64
@@ -68,7 +68,9 @@ class EmulatedCudaDevice:
         return {arch: compiler.compiled(kernels, arch) for arch in archs}
 
     def load(self, program: Program) -> Executable:
-        return EmulatedExecutable(program, self.compile([launch.kernel for launch in program.launches]), self._orders)
+        return EmulatedExecutable(
+            program, self.compile([loops_of(launch.kernel) for launch in program.launches]), self._orders
+        )
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class EmulatedExecutable:
         ]
 
     def _step(self, launch: Launch, compiled: Compiled) -> _Step:
-        kernel = launch.kernel
+        kernel = loops_of(launch.kernel)
         if len(launch.arguments) != len(kernel.params):
             raise LaunchError(
                 f"launch {launch.label or kernel.family}: {len(launch.arguments)} arguments for {len(kernel.params)} parameters"
@@ -155,7 +157,7 @@ class EmulatedExecutable:
                 for memory, old in zip(step.written, before, strict=True):
                     memory[:] = old
             try:
-                emulate(step.launch.kernel, step.compiled, step.addresses, order)
+                emulate(loops_of(step.launch.kernel), step.compiled, step.addresses, order)
             except LaunchError as e:
                 raise LaunchError(f"launch {label}: {e}") from e
             if not order:

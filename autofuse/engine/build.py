@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from autofuse.devices.base import BufferRef, Launch, Port, Program
-from autofuse.engine.assign import reorder_program, reorder_variant
+from autofuse.devices.cpuinfo import usable_cores
+from autofuse.devices.memory import aligned_copy, is_aligned
+from autofuse.engine.lowering import Lowering, Ready
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.engine.storage import Interval, Sharing, place
 from autofuse.errors import PlanError
@@ -16,9 +19,8 @@ from autofuse.fusion.region import program_of
 from autofuse.fusion.views import alias_of, pieces_of
 from autofuse.ir.graph import Graph, ValueId
 from autofuse.ir.layout import Layout
-from autofuse.ir.target import Target
-from autofuse.kernels.base import Lowered, Variant
-from autofuse.kernels.families import find_variant, lower
+from autofuse.ir.stage import Control
+from autofuse.kernels.base import Variant
 from autofuse.kernels.layouts import same_memory
 
 
@@ -31,6 +33,8 @@ class Segment:
     outputs: tuple[ValueId, ...]
     regions: tuple[int, ...]
     """For each launch, the position of its region in the plan."""
+    weight_bytes: int
+    """Bytes of the prepared constants, whether they were prepared or not."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,10 @@ class ControlCall:
 Step = Segment | HostCall | ControlCall
 
 
+_FEW_BYTES = 4 << 20
+"""Fewer bytes of constants are packed by one thread."""
+
+
 @dataclass
 class _Storage:
     value: ValueId
@@ -69,48 +77,72 @@ class _Job:
 
     position: int
     planned: PlannedRegion
-    variant: Variant
-    lowered: Lowered
+    ready: Ready
     reads: list[int | None]
     writes: list[int]
     scratch: list[int] = field(default_factory=list)
 
 
-def variant_of(graph: Graph, planned: PlannedRegion, target: Target) -> Variant:
-    """The variant that a planned region names. PlanError where this version of autofuse doesn't have it."""
-    if not planned.region.nodes:
-        value = graph.values[planned.region.inputs[0]]
-        program = reorder_program(value.dtype, value.dims)
-        return reorder_variant(program, target, planned.input_layouts[0], planned.output_layouts[0])
-    program = program_of(graph, planned.region)
-    layouts = (planned.input_layouts, planned.output_layouts)
-    found = find_variant(program, target, planned.family, planned.algorithm, layouts)
-    if found is None:
-        raise PlanError(
-            f"the plan's {planned.family}/{planned.algorithm} for nodes {planned.region.nodes} is unknown to this version of "
-            "autofuse; tune again (the plan serves as a seed)"
-        )
-    return found
+def _pack(variant: Variant, k: int, array: np.ndarray) -> np.ndarray:
+    """Constant k of a variant as it lies in memory."""
+    if k in dict(variant.prepared):
+        return variant.pack(k, array)
+    view = variant.input_layouts[k].view(array)
+    return view if view.flags.c_contiguous and is_aligned(view) else aligned_copy(view)
 
 
-def segments(graph: Graph, plan: Plan, target: Target) -> list[Step]:
-    """The steps of an engine: device programs, split at Host and Control regions."""
+def segments(graph: Graph, plan: Plan, lowering: Lowering, constants: bool = True) -> list[Step]:
+    """The steps of an engine: device programs, split at Host and Control regions. PlanError where a region cannot be lowered as planned.
+
+    Without `constants` nothing is packed: the programs tell sizes and launches, but cannot run.
+    """
     out: list[Step] = []
     run: list[tuple[int, PlannedRegion]] = []
     for position, planned in enumerate(plan.regions):
         if planned.family in ("host", "control"):
             if run:
-                out.append(_segment(graph, plan, run, target))
+                out.append(_segment(graph, plan, run, lowering, constants))
                 run = []
             out.append((HostCall if planned.family == "host" else ControlCall)(planned, position))
         else:
             run.append((position, planned))
     if run:
-        out.append(_segment(graph, plan, run, target))
+        out.append(_segment(graph, plan, run, lowering, constants))
     return out
 
 
-def _segment(graph: Graph, plan: Plan, run: list[tuple[int, PlannedRegion]], target: Target) -> Segment:
+@dataclass(frozen=True)
+class Needs:
+    """What an engine needs, in bytes: activations with scratch memory, and prepared constants."""
+
+    memory: int
+    weights: int
+
+
+def planned_needs(graph: Graph, plan: Plan, lowering: Lowering, threads: int) -> Needs:
+    """What an engine of this plan would need, without making one (`threads` of the host's; 0 on a GPU).
+
+    What graphs inside of control-flow nodes need counts where they are known.
+    """
+    memory = weights = shared = 0
+    for step in segments(graph, plan, lowering, constants=False):
+        if isinstance(step, Segment):
+            memory += step.program.arena_bytes
+            weights += step.weight_bytes
+            shared = max((shared, *(l.kernel.shared_bytes for l in step.program.launches)))
+        elif isinstance(step, ControlCall):
+            compute = graph.nodes[step.region.region.nodes[0]].compute
+            bodies = compute.bodies if isinstance(compute, Control) else ()
+            for body, inside in zip(bodies, step.region.bodies, strict=False):
+                if body.graph is not None and inside is not None:
+                    found = planned_needs(body.graph, inside, lowering, threads)
+                    memory, weights = memory + found.memory, weights + found.weights
+    return Needs(memory + threads * shared, weights)
+
+
+def _segment(
+    graph: Graph, plan: Plan, run: list[tuple[int, PlannedRegion]], lowering: Lowering, constants: bool
+) -> Segment:
     inside = {v for _, r in run for v in r.region.outputs if r.region.nodes}
     positions = {p for p, _ in run}
     outside = {v for p, r in enumerate(plan.regions) if p not in positions for v in r.region.inputs}
@@ -121,19 +153,21 @@ def _segment(graph: Graph, plan: Plan, run: list[tuple[int, PlannedRegion]], tar
         for v in dict.fromkeys(v for _, r in run for v in r.region.outputs)
         if v in inside and (v in graph.output_set or v in outside)
     )
-    return _SegmentBuilder(graph, target, inputs, outputs).build(run)
+    return _SegmentBuilder(graph, lowering, inputs, outputs).build(run, constants)
 
 
 class _SegmentBuilder:
-    def __init__(self, graph: Graph, target: Target, inputs: tuple[ValueId, ...], outputs: tuple[ValueId, ...]) -> None:
+    def __init__(
+        self, graph: Graph, lowering: Lowering, inputs: tuple[ValueId, ...], outputs: tuple[ValueId, ...]
+    ) -> None:
         self.graph = graph
-        self.target = target
+        self.lowering = lowering
         self.inputs = inputs
         self.outputs = outputs
         self.storages: list[_Storage] = []
         self.sharing = Sharing()
         self.of: dict[ValueId, list[int]] = {}
-        self.constants: list[np.ndarray] = []
+        self.packing: list[tuple[Variant, int, np.ndarray]] = []
         self.constant_at: dict[tuple[ValueId, str], int] = {}
 
     # ---- storages
@@ -161,13 +195,20 @@ class _SegmentBuilder:
     def _constant(self, v: ValueId, variant: Variant, k: int) -> int:
         key = (v, variant.preparation(k))
         if key not in self.constant_at:
-            self.constant_at[key] = len(self.constants)
-            self.constants.append(variant.pack(k, self.graph.constants[v]))
+            self.constant_at[key] = len(self.packing)
+            self.packing.append((variant, k, self.graph.constants[v]))
         return self.constant_at[key]
+
+    def _packed(self) -> tuple[np.ndarray, ...]:
+        """All constants as the kernels read them, in aligned memory; packing moves bytes, so threads help."""
+        if sum(a.nbytes for _, _, a in self.packing) < _FEW_BYTES:
+            return tuple(_pack(*p) for p in self.packing)
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            return tuple(pool.map(lambda p: _pack(*p), self.packing))
 
     # ---- building
 
-    def build(self, run: Sequence[tuple[int, PlannedRegion]]) -> Segment:
+    def build(self, run: Sequence[tuple[int, PlannedRegion]], constants: bool) -> Segment:
         graph = self.graph
         for k, v in enumerate(self.inputs):
             s = self._add(v, Layout.plain(len(graph.values[v].dims)))
@@ -184,18 +225,19 @@ class _SegmentBuilder:
         launches: list[Launch] = []
         regions: list[int] = []
         for job in jobs:
-            for launch in job.lowered.launches:
-                refs = tuple(self._reference(job, kind, k, at) for kind, k in launch.arguments)
-                launches.append(Launch(launch.kernel, refs, job.planned.label))
+            for kernel, arguments in job.ready.launches:
+                refs = tuple(self._reference(job, kind, k, at) for kind, k in arguments)
+                launches.append(Launch(kernel, refs, job.planned.label))
                 regions.append(job.position)
         program = Program(
             tuple(launches),
             arena,
-            tuple(self.constants),
+            self._packed() if constants else (),
             tuple(self._port(v) for v in self.inputs),
             tuple(self._port(v) for v in self.outputs),
         )
-        return Segment(program, self.inputs, self.outputs, tuple(regions))
+        weights = sum(v.elements(k) * a.itemsize for v, k, a in self.packing)
+        return Segment(program, self.inputs, self.outputs, tuple(regions), weights)
 
     def _port(self, v: ValueId) -> Port:
         value = self.graph.values[v]
@@ -203,8 +245,7 @@ class _SegmentBuilder:
 
     def _job(self, position: int, planned: PlannedRegion) -> _Job:
         graph = self.graph
-        variant = variant_of(graph, planned, self.target)
-        lowered = lower(variant, planned.schedule, self.target)
+        ready = self.lowering(graph, planned)
         reads = [
             None if v in graph.constants else self._find(v, layout)
             for v, layout in zip(planned.region.inputs, planned.input_layouts, strict=True)
@@ -212,8 +253,8 @@ class _SegmentBuilder:
         writes = [
             self._add(v, layout) for v, layout in zip(planned.region.outputs, planned.output_layouts, strict=True)
         ]
-        scratch = [self._scratch(x.bytes) for x in lowered.scratch]
-        return _Job(position, planned, variant, lowered, reads, writes, scratch)
+        scratch = [self._scratch(n) for n in ready.scratch]
+        return _Job(position, planned, ready, reads, writes, scratch)
 
     def _share(self, jobs: Sequence[_Job]) -> None:
         """Let views share memory: aliases in order, in-place joins from the last to the first, so that nested ones nest."""
@@ -265,7 +306,7 @@ class _SegmentBuilder:
             s = job.reads[k]
             if s is None:
                 v = job.planned.region.inputs[k]
-                return BufferRef("constant", self._constant(v, job.variant, k))
+                return BufferRef("constant", self._constant(v, job.ready.variant, k))
         elif kind == "output":
             s = job.writes[k]
         else:

@@ -12,12 +12,12 @@ from autofuse.devices.base import Device, Executable
 from autofuse.engine.build import ControlCall, HostCall, Segment, Step, segments
 from autofuse.engine.control import ControlRunner
 from autofuse.engine.log import Counted, Launched
+from autofuse.engine.lowering import lowering
 from autofuse.engine.plan import Plan
 from autofuse.errors import InputError, LaunchError
 from autofuse.importer import hosts
 from autofuse.ir.graph import Graph, Node, ValueId
 from autofuse.ir.stage import Control, Host
-from autofuse.loops.ir import Kernel
 
 
 class Engine:
@@ -47,7 +47,7 @@ class Engine:
     @staticmethod
     def build(graph: Graph, plan: Plan, device: Device) -> Engine:
         """Lower, compile and load, the graphs inside of control-flow nodes too. Raises PlanError, CompileError or LaunchError."""
-        engine = Engine(graph, plan, device, segments(graph, plan, device.target))
+        engine = Engine(graph, plan, device, segments(graph, plan, lowering(device)))
         try:
             for k, s in enumerate(engine.steps):
                 engine.executables.append(device.load(s.program) if isinstance(s, Segment) else None)
@@ -103,8 +103,11 @@ class Engine:
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of activations and scratch memory (the arenas), without weights, inputs and outputs."""
+        """Bytes of activations and scratch memory (the arenas, and what each thread has), without weights, inputs and outputs."""
         own = sum(s.program.arena_bytes for s in self.steps if isinstance(s, Segment))
+        if not self.device.target.is_cuda:
+            launches = (l for s in self.steps if isinstance(s, Segment) for l in s.program.launches)
+            own += self.device.threads * max((l.kernel.shared_bytes for l in launches), default=0)
         return own + sum(e.peak_bytes for c in self.controls.values() for e in c.engines)
 
     @property
@@ -127,11 +130,6 @@ class Engine:
                 out += [n for e in self.controls[k].engines for n in e.host_nodes]
                 out += [self.controls[k].node] if self.controls[k].fell_back else []
         return tuple(out)
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The distinct kernels, in order of first launch."""
-        return tuple(dict.fromkeys(x.launch.kernel for x in self.counted))
 
     @property
     def launch_log(self) -> tuple[Launched, ...]:

@@ -118,7 +118,7 @@ def heuristic_options(target: Target, threads: int, accuracy: str = "default") -
         return [
             Option(v, family(v.family).heuristic(v, target), estimate(v, target, threads))
             for v in variants(program, target)
-            if not (v.tolerant and accuracy == "exact")
+            if v.suits(accuracy)
         ]
 
     return source

@@ -92,8 +92,12 @@ class Layout:
 
     def pack(self, array: np.ndarray) -> np.ndarray:
         """The array as it lies in memory (physical shape), padding zero."""
+        return np.ascontiguousarray(self.view(array))
+
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The array in the physical shape, not moved: a view where there is no padding."""
         if self.is_plain:
-            return np.ascontiguousarray(array)
+            return array
         pads = [(0, -n % self.blocks.get(a, 1)) for a, n in enumerate(array.shape)]
         padded = np.pad(array, pads) if any(p for _, p in pads) else array
         split: list[int] = []
@@ -105,7 +109,7 @@ class Layout:
             if block:
                 position[Dim(axis, block)] = len(split)
                 split.append(block)
-        return np.ascontiguousarray(padded.reshape(split).transpose([position[d] for d in self.dims]))
+        return padded.reshape(split).transpose([position[d] for d in self.dims])
 
     def unpack(self, memory: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The inverse of pack: a plain array of the logical shape."""

@@ -11,7 +11,7 @@ import numpy as np
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.layout import Layout
 from autofuse.ir.target import Target
-from autofuse.kernels.preparation import Preparation
+from autofuse.kernels.preparation import Prepared
 from autofuse.loops.ir import Kernel
 
 Choice = int | str
@@ -55,7 +55,8 @@ class Variant:
 
     An input that is a constant of the model is prepared in the layout given here when the engine is built, or as
     `prepared` says, by input number, where a layout is not enough; other inputs must arrive in it. `tolerant` marks algorithms
-    that spread non-finite numbers or round more than the direct one.
+    that spread non-finite numbers or round more than the direct one; those of `lower_precision` store or compute in a narrower type
+    than the model's.
     """
 
     family: str
@@ -64,7 +65,12 @@ class Variant:
     input_layouts: tuple[Layout, ...]
     output_layouts: tuple[Layout, ...]
     tolerant: bool = False
-    prepared: tuple[tuple[int, Preparation], ...] = ()
+    prepared: tuple[tuple[int, Prepared], ...] = ()
+    lower_precision: bool = False
+
+    def suits(self, accuracy: str) -> bool:
+        """Whether an accuracy allows it: exact nothing tolerant, and only fast a lower precision."""
+        return not (self.tolerant and accuracy == "exact") and not (self.lower_precision and accuracy != "fast")
 
     def preparation(self, k: int) -> str:
         """Stable text of what is done to input k when it is a constant."""

@@ -17,6 +17,7 @@ from autofuse.kernels.determinant_cuda import DeterminantCuda
 from autofuse.kernels.determinant_host import DeterminantHost
 from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.map_host import MapHost
+from autofuse.kernels.narrow_weights_host import NarrowWeightsHost
 from autofuse.kernels.reduce_cuda import ReduceCuda
 from autofuse.kernels.reduce_host import ReduceHost
 from autofuse.kernels.running_cuda import RunningCuda
@@ -42,6 +43,7 @@ FAMILIES: tuple[Family, ...] = (
     DeterminantHost(),
     ContractHost(),
     WinogradHost(),
+    NarrowWeightsHost(),
     MapCuda(),
     ReduceCuda(),
     ScanCuda(),

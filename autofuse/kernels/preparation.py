@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from autofuse.kernels.cook_toom import short_filter
+
+
+class Prepared(Protocol):
+    """What is done to a constant."""
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """How many elements (of its own type) a constant of this shape becomes."""
+
+    def saving(self, shape: tuple[int, ...]) -> float:
+        """How many times fewer multiplications the algorithm does that reads it."""
+
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        """The constant as it lies in memory."""
+
+    def text(self) -> str:
+        """Short and stable."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +51,20 @@ class Preparation:
     def apply(self, array: np.ndarray) -> np.ndarray:
         """The constant as it lies in memory (flat)."""
         g = np.array([[float(x) for x in row] for row in short_filter(self.size, self.taps).weight])
-        wide = _wide(array.shape)
-        w = array.reshape(*array.shape[:2], *wide).astype(np.float64)
-        w = np.pad(w, [(0, -n % self.block) for n in array.shape[:2]] + [(0, 0)] * len(wide))
-        tile = (
-            np.einsum("ia,kca->kic", g, w) if len(wide) == 1 else np.einsum("ia,kcab,jb->kijc", g, w, g, optimize=True)
-        )
-        points = (self.size + self.taps - 1) ** len(wide)
-        split = tile.reshape(w.shape[0] // self.block, self.block, points, w.shape[1])
-        return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1).astype(array.dtype)
+        rank = len(_wide(array.shape))
+        whole = g if rank == 1 else np.kron(g, g)
+        outer, inner = array.shape[:2]
+        channels = -(-inner // self.block) * self.block
+        w = array.reshape(outer, inner, self.taps**rank)
+        tile = np.empty((-(-outer // self.block), len(whole), channels, self.block), array.dtype)
+        part = np.zeros((self.taps**rank, channels, self.block))
+        # a block of output channels at a time: what passes through float64 stays in cache
+        for k, made in enumerate(tile):
+            rows = w[k * self.block : (k + 1) * self.block]
+            part[:, :inner, : len(rows)] = rows.transpose(2, 1, 0)
+            part[:, :inner, len(rows) :] = 0
+            made[:] = (whole @ part.reshape(len(part), -1)).reshape(made.shape)
+        return tile.reshape(-1)
 
     def text(self) -> str:
         """Short and stable."""

@@ -274,6 +274,27 @@ class Kernel:
         return any(b.size >= 2**31 for b in self.params) or self.grid * self.threads >= 2**31
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """A kernel whose text was remembered: all that a launch must know of it, without the loops."""
+
+    family: str
+    params: tuple[Buffer, ...]
+    grid: int
+    threads: int
+    flops: int
+    bytes: int
+    shared_bytes: int
+    text: str
+
+
+def loops_of(kernel: Kernel | Rendered) -> Kernel:
+    """The kernel with its loops; TypeError where only its text is known."""
+    if isinstance(kernel, Rendered):
+        raise TypeError(f"only the text of the kernel {kernel.family} is known here")
+    return kernel
+
+
 def blocks_of(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """The statement lists nested directly in a statement."""
     match s:

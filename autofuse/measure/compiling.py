@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autofuse.devices.base import Device
 from autofuse.devices.cache import content_key
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import AutofuseError
 from autofuse.ir.graph import Graph

@@ -35,12 +35,14 @@ class Tolerance:
 
     relative: float | None = None
     absolute: float | None = None
+    fast: bool = False
+    """Where lower precision is allowed, 1e-2 takes the place of 1e-3."""
     scale: float = 1.0
     """Of both: two runs of one kernel may differ by less than a kernel and the reference."""
 
     def of(self, dtype: DType) -> tuple[float, float]:
         """Relative and absolute tolerance for a type."""
-        relative = self.relative if self.relative is not None else _RELATIVE.get(dtype, 1e-3)
+        relative = self.relative if self.relative is not None else _RELATIVE.get(dtype, 1e-2 if self.fast else 1e-3)
         return relative * self.scale, (self.absolute if self.absolute is not None else 1e-5) * self.scale
 
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autofuse.engine.build import Segment, segments, variant_of
+from autofuse.engine.build import Segment, segments
+from autofuse.engine.lowering import plainly, variant_of
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import PlanError
 from autofuse.fusion.region import RegionProgram
@@ -182,7 +183,9 @@ class ReplayBench:
             region_of_launch=tuple(position[id(r)] for r, _, _ in priced),
         )
         if self._sizes:
-            parts = [s for s in segments(self.graph, plan, self.target) if isinstance(s, Segment)]
+            parts = [
+                s for s in segments(self.graph, plan, plainly(self.target), constants=False) if isinstance(s, Segment)
+            ]
             opened = replace(
                 opened,
                 launches=sum(len(s.program.launches) for s in parts),

@@ -8,7 +8,7 @@ import pandas as pd
 
 from autofuse.engine import options as engine_options
 from autofuse.engine.assign import assign
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan
 from autofuse.errors import StorageError
 from autofuse.fusion.partition import Edge, Partitioner

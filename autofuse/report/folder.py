@@ -128,6 +128,7 @@ def run_record(outcome: TuneOutcome, environment: Mapping[str, Any]) -> dict[str
         "accuracy": outcome.accuracy,
         "threads": outcome.threads,
         "seed": outcome.seed,
+        "objectives": list(outcome.objectives),
         "best": outcome.best.key,
         "seconds": outcome.seconds,
         "interrupted": outcome.interrupted,

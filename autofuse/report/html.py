@@ -70,7 +70,7 @@ def html_report(r: Results) -> str:
         "<p>Every plan that was measured. A plan stands on the Pareto front when no other is at least as good in latency, peak memory "
         "and error (by its order: 1, 2, 5 times a power of ten) and better in one of them.</p>",
         '<div class="pair">',
-        _figure(r.plot_pareto(), "Latency against error"),
+        _figure(r.plot_pareto(), f"Latency against {'memory' if 'memory' in r.run.get('objectives', ()) else 'error'}"),
         _figure(r.plot_trials(), "Latency over the time of the tune"),
         _figure(r.plot_additive(), "Kernels added up against the whole"),
         "</div>",

@@ -12,7 +12,7 @@ import pandas as pd
 
 from autofuse.devices.cpuinfo import cpu_target
 from autofuse.devices.cuda_targets import cuda_target
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan
 from autofuse.errors import PlanError
 from autofuse.importer.importing import import_model

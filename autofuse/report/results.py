@@ -106,8 +106,12 @@ class Results:
         threads = f", {self.run['threads']} threads" if device["kind"] == "cpu" else ""
         return f"{self.run['model']} on {device['name']}{threads}, accuracy {self.run['accuracy']}"
 
-    def pareto(self, x: str = "median_ms", y: str = "error") -> pd.DataFrame:
-        """The plans that no other beats in both columns, sorted by `x`; less is better in each."""
+    def pareto(self, x: str = "median_ms", y: str | None = None) -> pd.DataFrame:
+        """The plans that no other beats in both columns, sorted by `x`; less is better in each.
+
+        Without `y` it is latency against what the tune had for its second objective (error where it had none).
+        """
+        y = self._second if y is None else y
         good = self.trade_offs[self.trade_offs["status"] == "ok"]
         for name in (x, y):
             if name not in good or not pd.api.types.is_numeric_dtype(good[name]):
@@ -118,8 +122,13 @@ class Results:
 
     # ---- plots and words
 
-    def plot_pareto(self, x: str = "median_ms", y: str = "error") -> Figure:
+    @property
+    def _second(self) -> str:
+        return "peak_bytes" if "memory" in self.run.get("objectives", ()) else "error"
+
+    def plot_pareto(self, x: str = "median_ms", y: str | None = None) -> Figure:
         """Two columns of the trade-off table against each other, with the front that nothing beats."""
+        y = self._second if y is None else y
         return plots.pareto_plot(self.trade_offs, self.pareto(x, y), x, y)
 
     def plot_trials(self) -> Figure:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import PlanError
 from autofuse.ir.graph import Graph, NodeId, ValueId

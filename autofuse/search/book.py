@@ -105,8 +105,16 @@ class Entry:
 class Book:
     """Opens plans, times them against the incumbent, and holds the finals."""
 
-    def __init__(self, bench: Bench, elapsed: Callable[[], float], patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        elapsed: Callable[[], float],
+        patience: Patience | None = None,
+        memory: float = math.inf,
+        weights: float = math.inf,
+    ) -> None:
         self._bench = bench
+        self._limits = memory, weights
         self._elapsed = elapsed
         self._patience = patience if patience is not None else Patience(0.0)
         self.noise: Noise | None = None
@@ -151,7 +159,7 @@ class Book:
         if abs(entry.off) > APART and entry.region_ns:
             entry.again = True
             self.profile([entry], _STAMPED_AGAIN)
-        if self.best is None or self._faster(entry, self.best):
+        if self.best is None or self._better(entry, self.best):
             old, self.best = self.best, entry
             self.keep(plan, entry.samples)
             if old is not None:
@@ -256,6 +264,15 @@ class Book:
         )
         entry.samples = []
 
+    def fits(self, entry: Entry) -> bool:
+        """Whether a plan keeps to the limits on intermediates and on prepared weights."""
+        return entry.opened.peak_bytes <= self._limits[0] and entry.opened.weight_bytes <= self._limits[1]
+
+    def _better(self, entry: Entry, best: Entry) -> bool:
+        if self.fits(entry) != self.fits(best):
+            return self.fits(entry)
+        return self._faster(entry, best)
+
     @staticmethod
     def _against(entry: Entry, best: Entry) -> Comparison:
         """What ran in the same rounds, turn by turn."""
@@ -329,11 +346,12 @@ class Book:
                 failed = self._bench.failure(h)
                 self.notes.append(f"{name} could not be measured: {failed[1] if failed else 'it stopped'}")
         rows = {e: levels(e.finals, repeats)[calm] for e in racing.values() if e.finals}
-        winner = pick(rows, lambda e: self._preference(e), notable=self.notable)
+        fitting = {e: r for e, r in rows.items() if self.fits(e)} or rows
+        winner = pick(fitting, lambda e: self._preference(e), notable=self.notable)
         if winner is not None:
             self.best = winner
             self.keep(winner.plan, winner.finals)
-            self._tell_tie(rows, winner)
+            self._tell_tie(fitting, winner)
         return self.best
 
     def _final_rounds(

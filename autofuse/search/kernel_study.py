@@ -89,7 +89,7 @@ class KernelStudies:
             allowed = tuple(
                 v
                 for v in variants(program, self.target)
-                if v.family != "view" and not (v.tolerant and self.accuracy == "exact")
+                if v.family != "view" and v.suits(self.accuracy)
                 if self._recorded is None or self._recorded(v)
             )
             found = KernelStudy(program, self.constants(program), allowed)

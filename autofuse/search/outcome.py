@@ -125,3 +125,5 @@ class TuneOutcome:
     """What a plan differs from itself on this machine; None where time was too short to see."""
     reasons: dict[Edge, Reason] = field(default_factory=dict)
     """Why edges are not fused and what the other choice costs, as far as time allowed to ask the solver."""
+    objectives: tuple[str, ...] = ("latency",)
+    """What was asked for; the best plan has least of the first."""

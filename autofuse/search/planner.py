@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autofuse.engine.assign import assign
-from autofuse.engine.build import variant_of
-from autofuse.engine.options import estimate
+from autofuse.engine.lowering import variant_of
+from autofuse.engine.options import OptionSource, estimate
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import PlanError, VerificationError
 from autofuse.fusion.partition import Partition, Partitioner
@@ -55,6 +55,10 @@ class Planner:
         `known` keeps to kernels that were timed, where a region has some: such a plan is compiled already.
         """
         options = self.studies.chosen_options(direct, known) if direct or known else self.studies.options
+        return self.plan_with(partition, origin, options)
+
+    def plan_with(self, partition: Partition, origin: str, options: OptionSource) -> Plan | None:
+        """The cheapest assignment of some options; None where a region has none."""
         try:
             return assign(
                 self.graph,
@@ -95,6 +99,23 @@ class Planner:
             ):
                 return o.seconds, o.measured
         return math.inf, False
+
+    def error(self, r: PlannedRegion, program: RegionProgram, direct: float, tolerant: float) -> float:
+        """The relative error of a planned region's kernel as measured; where it was not, one of two figures by its algorithm."""
+        study = self.studies.of(program)
+        for v in study.variants:
+            if (v.family, v.algorithm, v.input_layouts, v.output_layouts) != (
+                r.family,
+                r.algorithm,
+                r.input_layouts,
+                r.output_layouts,
+            ):
+                continue
+            found = study.tried.get((study.key(v), r.schedule.text()))
+            if found is not None and found.measurement.ok and math.isfinite(found.measurement.error):
+                return found.measurement.error
+            return tolerant if v.tolerant else direct
+        return direct
 
     def seconds(self, plan: Plan) -> float:
         """The sum of the plan's kernels and reorders."""

@@ -17,6 +17,8 @@ from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Variant
 from autofuse.measure.bench import Bench
 from autofuse.measure.noise import Patience
+from autofuse.measure.result import Status
+from autofuse.search import trading
 from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
 from autofuse.search.kernel_study import BATCH, KernelStudies
@@ -31,6 +33,9 @@ WAIT_SHARE, MOST_WAITED = 0.05, 20.0
 """The same for waiting until a busy machine is calm."""
 KERNEL_SHARE = 0.40
 PLAN_SHARE = 0.85
+_FRONT_SECONDS = 2.0
+_IDLE = 40
+"""Proposals in a row of which none could be followed in the time that is left, after which no more are asked for."""
 FINALISTS = 3
 _REPAIRS = 3
 _PROPOSALS = 6
@@ -53,13 +58,16 @@ class Session:
         budget: Budget,
         progress: Progress,
         trials: int | None = None,
+        aim: trading.Aim = trading.NO_AIM,
     ) -> None:
         self.graph = graph
         self.bench = bench
         self.planner = planner
         self.studies = studies
         self.budget = budget
-        self.book = Book(bench, lambda: budget.spent, Patience(min(MOST_WAITED, WAIT_SHARE * budget.seconds)))
+        patience = Patience(min(MOST_WAITED, WAIT_SHARE * budget.seconds))
+        self.book = Book(bench, lambda: budget.spent, patience, aim.memory, trading.allowed_weights(graph))
+        self.aim = aim
         self.sampler: PlanSampler | None = None
         self._make_sampler = sampler
         self._progress = progress
@@ -237,8 +245,8 @@ class Session:
             return
         self.sampler = self._make_sampler()
         pool: dict[object, tuple[Proposal, Plan, float]] = {}
-        proposed = 0
-        while self.budget.within(share):
+        proposed = idle = 0
+        while self.budget.within(share) and idle < _IDLE:
             exhausted = moved = False
             for _ in range(_PROPOSALS):
                 proposal = None
@@ -258,7 +266,8 @@ class Session:
             moved = moved or self._advance(pool, share)
             # Better schedules of what is already good are as likely to pay as another partition.
             studied = self._study_heaviest(self._leading(pool), share, steps=1)
-            if exhausted and not moved and not studied:
+            idle = 0 if moved or studied else idle + 1
+            if exhausted and idle:
                 # What earlier tunes settled comes last: it was studied with care before.
                 if not self.studies.reopen():
                     break
@@ -347,6 +356,26 @@ class Session:
         best = [self.book.best.plan] if self.book.best is not None else []
         return best + [plan for _, plan, _ in sorted(pool.values(), key=lambda x: x[2])[:FINALISTS]]
 
+    # ---- two objectives
+
+    def run_front(self, share: float = PLAN_SHARE) -> None:
+        """Plans that trade latency for the second objective, or that keep to a limit that the best one does not: predicted, then run."""
+        best = self.book.best
+        if best is None or (self.aim.second is None and self.book.fits(best)):
+            return
+        self._phase = Phase.PLANS
+        self.tell("predicting trade-offs")
+        end = self.budget.clock() + max(_FRONT_SECONDS, 0.5 * (self.budget.at(share) - self.budget.clock()))
+        enough = lambda: self.budget.clock() > end  # noqa: E731
+        chosen = trading.predicted(self.planner, self.book, self.aim, self._trials, enough)
+        for k, c in enumerate(chosen):
+            # A limit must be tried to be met, also when the time is over.
+            needed = not any(e.ok and self.book.fits(e) for e in self.book.entries.values())
+            if not self.budget.within(share) and not needed:
+                break
+            self.tell("a trade-off end to end", k, len(chosen))
+            self._attempt(c.plan)
+
     # ---- finals
 
     def run_finals(self) -> None:
@@ -358,18 +387,24 @@ class Session:
         self.book.final(keep, self.budget.left)
         self.book.profile([e for e in keep if e.ok], 5)
         self.book.tell_noise()
+        self.notes += trading.limits_noted(self.graph, self.book)
 
     def finalists(self) -> list[Entry]:
         """The best plans, of different partitions as far as there are such, and the unfused and the greedy plan at their best."""
-        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=lambda e: e.score)
+        ranked = sorted((e for e in self.book.entries.values() if e.ok), key=self._rank)
         # The best of each step is there too, so that gains are told apart on paired numbers.
         steps = {e.step: e for e in reversed(ranked)}
         nodes = {id(e): tuple(sorted(r.region.nodes for r in e.plan.regions if r.region.nodes)) for e in ranked}
         best_of = {nodes[id(e)]: e for e in reversed(ranked)}
-        diverse = sorted(best_of.values(), key=lambda e: e.score)[:FINALISTS]
+        diverse = sorted(best_of.values(), key=self._rank)[:FINALISTS]
         best = list(dict.fromkeys([*diverse, *ranked]))[:FINALISTS]
         landmarks = [best_of[x.key] for x in (self.unfused, self.greedy) if x.key in best_of]
-        return list(dict.fromkeys([*best, *self.baselines[:1], *landmarks, *steps.values()]))
+        front = trading.front_of(self.book, self.aim.second)[: trading.FRONT]
+        return list(dict.fromkeys([*best, *self.baselines[:1], *landmarks, *steps.values(), *front]))
+
+    def _rank(self, e: Entry) -> tuple[bool, float]:
+        """What keeps to the limits comes first."""
+        return not self.book.fits(e), e.score
 
     def _refresh_best(self) -> None:
         """Kernels may have improved since the incumbent was tried."""
@@ -401,4 +436,11 @@ class Session:
     def failure(self) -> str:
         """Why no plan works, in words."""
         reasons = [f"{e.plan.origin}: {e.opened.status.value}, {e.opened.reason}" for e in self.book.entries.values()]
+        errors = [
+            e.opened.error
+            for e in self.book.entries.values()
+            if e.opened.status is Status.WRONG and math.isfinite(e.opened.error)
+        ]
+        if errors:
+            reasons.append(f"the least relative error that a plan had is {min(errors):.2g}")
         return "; ".join(dict.fromkeys(reasons)) or "; ".join(self.notes) or "no plan could be made"

@@ -15,7 +15,7 @@ import numpy as np
 import optuna
 
 from autofuse.devices.base import Device
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan, check_plan
 from autofuse.errors import AutofuseError, LaunchError, MismatchError, PlanError, StorageError, UsageError
 from autofuse.fusion.partition import Edge, Partition, Partitioner
@@ -23,6 +23,7 @@ from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.families import lower
+from autofuse.kernels.narrow_weights_host import NarrowWeightsHost
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
 from autofuse.measure.calibrate import Reached
@@ -39,6 +40,7 @@ from autofuse.search.budget import Budget
 from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.reasons import Reason, judged
 from autofuse.search.exact.sampler import ExactPlanSampler
+from autofuse.search.front import LATENCY, MEMORY
 from autofuse.search.interrupts import Interrupts
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.outcome import Calibration, TuneOutcome
@@ -49,11 +51,14 @@ from autofuse.search.samplers import EXACT, SAMPLERS, OptunaPlanSampler, PlanSam
 from autofuse.search.session import PLAN_SHARE, Session
 from autofuse.search.stored import stored_studies
 from autofuse.search.studies_file import StudiesFile
+from autofuse.search.trading import Aim
 
 _STORAGE_SECONDS = 2.0
+_PLANS_BEFORE_FRONT = 0.7
+"""The part of the budget after which trade-offs with a second objective are searched."""
 _ENUMERATION = 0.3
 """The part of the time for plans that enumerating and pricing regions may take."""
-_EXPLAIN_SECONDS, _EXPLAIN_SHARE, _MOST_EXPLAIN_SECONDS = 2.0, 0.05, 20.0
+_EXPLAIN_SECONDS, _EXPLAIN_SHARE, _MOST_EXPLAIN_SECONDS = 2.0, 0.1, 20.0
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 
@@ -80,6 +85,15 @@ class Task:
     interrupts: Interrupts | None = None
     explain_seconds: float = 0.0
     """How long, after the budget, the solver may be asked why edges are not fused."""
+    objectives: tuple[str, ...] = (LATENCY,)
+    memory: int | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """The second objective is the first one named that is not latency; a limit on memory is searched for like one."""
+        others = [o for o in self.objectives if o != LATENCY]
+        limit = math.inf if self.memory is None else self.memory
+        return Aim(others[0] if others else MEMORY if self.memory is not None else None, limit, self.seed)
 
 
 def tune(
@@ -106,6 +120,8 @@ def tune(
     factory: DeviceFactory | None = None,
     make_sampler: MakeSampler | None = None,
     limits: Limits | None = None,
+    objectives: tuple[str, ...] = (LATENCY,),
+    memory: int | None = None,
     interrupts: Interrupts | None = None,
 ) -> TuneOutcome:
     """Find the fastest plan for a graph.
@@ -115,8 +131,9 @@ def tune(
     beside the plans; it gets `onnx_model`, a path or a serialised model. `previous` is the best plan of an earlier tune, which is
     measured first. `trials` limits the partitions that are proposed. `factory` makes the device in the worker process (else the device's
     class with its number of threads), `make_sampler` puts another PlanSampler in the place of Optuna's, `limits` are the
-    seconds after which a candidate that gives no sign of life is given up. `interrupts` is told when the search is over, so
-    that Ctrl-C does not end the writing of what it found.
+    seconds after which a candidate that gives no sign of life is given up. `objectives` beyond latency ("memory", "error") have a front of
+    trade-offs measured; `memory` bounds the bytes of intermediates: plans above it give way to those below. `interrupts` is told when
+    the search is over, so that Ctrl-C does not end the writing of what it found.
 
     Raises UsageError for wrong arguments, MismatchError where no plan gives right numbers, LaunchError where none runs. After Ctrl-C the
     best so far is given back with `interrupted` set; KeyboardInterrupt passes only where there is none yet.
@@ -155,8 +172,10 @@ def tune(
         journal=journal,
         interrupts=interrupts,
         explain_seconds=min(max(_EXPLAIN_SECONDS, _EXPLAIN_SHARE * budget_seconds), _MOST_EXPLAIN_SECONDS),
+        objectives=objectives,
+        memory=memory,
     )
-    if accuracy == "fast":
+    if accuracy == "fast" and device.target.is_cuda:
         notes.append(
             f"accuracy fast allows lower precision, but no kernel of {device.target.kind} has a variant of lower precision so far: "
             "the same plans were searched as with default"
@@ -239,7 +258,7 @@ def tune_on(
     found = journal.begin()
     said += found.notes
     studies.is_steady = journal.is_steady
-    session = Session(graph, bench, planner, studies, make, budget, sturdy(progress), task.trials)
+    session = Session(graph, bench, planner, studies, make, budget, sturdy(progress), task.trials, task.aim)
     session.book.keep = journal.keep
     interrupted = False
     with _quiet_optuna():
@@ -276,6 +295,11 @@ def tune_on(
     additivity = session.additivity()
     if additivity:
         said.append(additivity)
+    narrow = sum(r.family == NarrowWeightsHost.name for r in best.plan.regions)
+    if narrow:
+        said.append(
+            f"the best plan has lower precision: {narrow} regions store their weights in half of a float32, as accuracy fast allows"
+        )
     if bench.oracle:
         said.append(f"numbers were compared with {bench.oracle}")
     journal.keep(best.plan, best.best_samples)
@@ -308,6 +332,7 @@ def tune_on(
         noise=session.book.noise,
         inputs=task.inputs,
         reasons=reasons,
+        objectives=task.objectives,
     )
 
 
@@ -348,7 +373,8 @@ def _run(session: Session, task: Task, reached: list[Reached], journalled: Seque
             "the device's bandwidth and arithmetic are assumed, not measured: the budget was too short"
         )
     session.run_kernels()
-    session.run_plans()
+    session.run_plans(PLAN_SHARE if task.aim.second is None else _PLANS_BEFORE_FRONT)
+    session.run_front()
     if task.baseline is not None and task.onnx_model is not None:
         session.tell(f"loading {task.baseline}")
         session.book.open_peer(task.baseline, task.onnx_model)

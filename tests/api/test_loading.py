@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import autofuse
 from autofuse.api import verifying
 from autofuse.engine.plan import load_plan
-from autofuse.errors import InputError, MismatchError, PlanError, ShapeError, UsageError
+from autofuse.errors import AutofuseError, InputError, MismatchError, PlanError, ShapeError, UsageError
 from autofuse.measure.reference import Tolerance
 
 
@@ -237,3 +239,21 @@ def test_verifying_names_its_oracle_and_falls_back(fixed: Path, monkeypatch: pyt
         assert found.refused == {verifying.ONNXRUNTIME: "no such operator"}
         monkeypatch.setattr(verifying, "run_onnx_reference", lambda p, i: {"y": np.zeros((4, 8), np.float32)})
         assert not verifying.verify_engine(engine, proto, x, Tolerance()).ok
+
+
+def test_a_limit_on_memory_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["x", "a", "b", "y"]
+    nodes = [helper.make_node("Softmax", [i], [o], axis=k) for k, (i, o) in enumerate(itertools.pairwise(names))]
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 8, 16]) for n in ("x", "y")]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", ports[:1], ports[1:]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    with autofuse.load(model, device="cpu", threads=1) as engine:
+        need, plan = engine.engine.peak_bytes, engine.plan
+    with autofuse.load(model, device="cpu", threads=1, max_memory=need) as engine:
+        assert engine.engine.peak_bytes <= need
+    with pytest.raises(AutofuseError, match="the least that a known plan needs is"):
+        autofuse.load(model, device="cpu", threads=1, max_memory=1)
+    with pytest.raises(AutofuseError, match="keeps its intermediates not within"):
+        autofuse.load(model, plan=plan, device="cpu", threads=1, max_memory="1")

@@ -51,7 +51,17 @@ def test_a_limit_that_nothing_keeps_to(outcome: TuneOutcome, device: CpuDevice) 
         selected(outcome, device, Wish.of("latency", "1K"))
 
 
-@pytest.mark.parametrize(("objective", "memory"), [("beauty", None), ("latency", "much"), ("latency", "")])
+def test_which_point_of_a_front_is_saved_is_told(outcome: TuneOutcome, device: CpuDevice) -> None:
+    chosen = selected(outcome, device, Wish.of("latency,memory", None))
+    assert chosen.best == outcome.best and "plan.json is the plan with least latency" in chosen.notes[-1]
+    assert "2 of the measured plans stand on the front" in chosen.notes[-1]
+    assert selected(outcome, device, Wish.of("memory,latency", None)).best == outcome.plans[2].plan
+
+
+@pytest.mark.parametrize(
+    ("objective", "memory"),
+    [("memory,error", None), ("latency,latency", None), ("beauty", None), ("latency", "much"), ("latency", "")],
+)
 def test_wishes_that_make_no_sense(objective: str, memory: str | None) -> None:
     with pytest.raises(UsageError):
         Wish.of(objective, memory)

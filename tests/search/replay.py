@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir.graph import Graph
@@ -56,6 +56,8 @@ class ReplayBench:
         plan_fault: Callable[[Plan], Status] = lambda plan: Status.OK,
         interrupt_after: float = float("inf"),
         in_engine: Cost | None = None,
+        needs: Callable[[Plan], tuple[int, int]] = lambda plan: (0, 0),
+        error: Callable[[Variant], float] = lambda variant: 0.0,
     ) -> None:
         """`in_engine` is what a kernel takes in a plan where that differs; launches are stamped then."""
         self.graph = graph
@@ -67,6 +69,8 @@ class ReplayBench:
         self.interrupt_after = self.clock.now + interrupt_after
         self.generator = np.random.default_rng(0)
         self.noise = noise
+        self.needs = needs
+        self.error = error
         self.asked: list[Choice] = []
         self.plans: list[Plan] = []
         self.in_engine = in_engine
@@ -121,7 +125,7 @@ class ReplayBench:
                 out.append(replace(m, status=Status.SKIPPED))
                 continue
             if m.status is Status.OK:
-                m = replace(m, samples_ns=tuple(self._noisy(self.cost(v, s), 12)))
+                m = replace(m, samples_ns=tuple(self._noisy(self.cost(v, s), 12)), error=self.error(v))
             else:
                 m = replace(m, reason="as told")
             self.past.setdefault(program.signature, []).append(m)
@@ -145,6 +149,7 @@ class ReplayBench:
         self._pass(self.seconds)
         self.plans.append(plan)
         status = self.plan_fault(plan)
+        error = 0.0
         times: list[float] = []
         regions: list[int] = []
         for k, r in enumerate(plan.regions):
@@ -153,11 +158,13 @@ class ReplayBench:
             v = variant_of(self.graph, r, self.target)
             if self.fault(v, r.schedule) is not Status.OK:
                 status = self.fault(v, r.schedule)
+            error = max(error, self.error(v))
             times.append((self.in_engine or self.cost)(v, r.schedule))
             regions.append(k)
         handle, launches = len(self.plans), len(times)
         reason = "" if status is Status.OK else "as told"
-        opened = Opened(status, reason, 0.0, 0.1, launches, 1000 * launches, 100, region_of_launch=tuple(regions))
+        sizes = self.needs(plan)
+        opened = Opened(status, reason, error, 0.1, launches, 1000 * launches, 100, *sizes, tuple(regions))
         if opened.ok:
             self.open_handles[handle] = sum(times)
             self.launches[handle] = times

@@ -15,6 +15,7 @@ from search_graphs import chain, matmul, mlp, relu, softmax
 from autofuse.devices.base import Device
 from autofuse.engine.build import segments
 from autofuse.engine.engine import Engine
+from autofuse.engine.lowering import plainly
 from autofuse.engine.options import Option, estimate
 from autofuse.engine.plan import Plan
 from autofuse.fusion.partition import Partitioner, verify_partition
@@ -118,7 +119,7 @@ def test_every_optimum_is_a_legal_partition_and_a_plan_that_can_be_built(seed: i
     graph = random_graph(seed)
     setup = Setup(graph)
     plan, seconds = setup.best()
-    segments(graph, plan, HOST)
+    segments(graph, plan, plainly(HOST))
     for partition in (setup.partitioner.unfused(), setup.partitioner.greedy()):
         other = setup.planner.plan(partition, "")
         assert other is None or seconds <= setup.planner.seconds(other) * (1 + 1e-9)
@@ -195,7 +196,7 @@ def test_host_steps_split_levels() -> None:
     assert any(n.kind is Kind.HOST for n in graph.nodes)
     plan, _ = Setup(graph).best()
     assert [r.has_kernels for r in plan.regions] == [True, False, False]
-    segments(graph, plan, HOST)
+    segments(graph, plan, plainly(HOST))
 
 
 # ---- enumeration

@@ -12,11 +12,11 @@ from exact_problems import Maker, brute_force
 from replay import HOST, ReplayBench
 
 from autofuse.engine.options import estimate
-from autofuse.fusion.partition import Edge, Partitioner
+from autofuse.fusion.partition import Edge, Partition, Partitioner
+from autofuse.fusion.region import Region
 from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.space import load_spaces
-from autofuse.measure.calibrate import Reached
 from autofuse.measure.result import Status
 from autofuse.ops.builder import Builder
 from autofuse.search.budget import Budget
@@ -193,31 +193,38 @@ def test_two_products_are_illegal_and_name_the_nodes() -> None:
 
 
 def test_bounds_tell_what_need_not_be_measured() -> None:
-    """No fused product was timed. Where the device's bandwidth makes its bytes alone too slow it is bounded out, else it is undecided."""
+    """A product with its bias was never timed. Relu alone takes a millisecond, so bias and Relu are one kernel, and all three crash in one:
+    then even a product that adds the bias for nothing can't pay. Where Relu alone is cheap, too, that is undecided."""
     graph = search_graphs.mlp()
-    bench = ReplayBench(graph, fine)
-    studies = KernelStudies(bench, SPACES)
-    planner = Planner(graph, bench, Partitioner(graph, HOST), studies, "default")
-    unfused = planner.partitioner.unfused()
-    first = planner.plan(unfused, "unfused")
-    assert first is not None
-    unknown = EdgeJudge(ExactPlanSampler(planner, bench.reached(0.0)), first)
-    nothing = unknown.judge(Edge(0, 1, graph.nodes[0].outputs[0]))
-    assert nothing.state == OPEN and "nothing is proven" in nothing.text and math.isfinite(nothing.price)
-    for region in unfused.regions:
-        while studies.step(planner.program(region), math.inf):
-            pass
-    plan = planner.plan(unfused, "unfused")
-    assert plan is not None
-    texts = {}
-    for bandwidth, state in ((1e7, BOUNDED), (1e14, OPEN)):
-        reached = Reached(bandwidth, 1e16, 1e-9, True, bandwidth)
-        judge = EdgeJudge(ExactPlanSampler(planner, reached), plan)
-        found = judge.judge(Edge(0, 1, graph.nodes[0].outputs[0]))
+    edge = Edge(0, 1, graph.nodes[0].outputs[0])
+    for relu, state in ((1e6, BOUNDED), (0.0, OPEN)):
+
+        def cost(v: Variant, s: Schedule, relu: float = relu) -> float:
+            return fine(v, s) + (relu if len(v.program.steps) == 1 and len(v.program.inputs) == 1 else 0.0)
+
+        def fault(v: Variant, s: Schedule) -> Status:
+            return Status.CRASHED if len(v.program.steps) == 3 else Status.OK
+
+        bench = ReplayBench(graph, cost, fault)
+        studies = KernelStudies(bench, SPACES)
+        planner = Planner(graph, bench, Partitioner(graph, HOST), studies, "default")
+        apart = Partition(tuple(Region.of(graph, ns) for ns in ([0], [1, 2], [3], [4, 5])))
+        first = planner.plan(apart, "first")
+        assert first is not None
+        unknown = EdgeJudge(ExactPlanSampler(planner, bench.reached(0.0)), first)
+        nothing = unknown.judge(edge)
+        assert nothing.state == OPEN and "nothing is proven" in nothing.text and math.isfinite(nothing.price)
+        for nodes in ([0], [1], [2], [3], [4], [5], [1, 2], [4, 5], [0, 1, 2], [3, 4, 5]):
+            program = planner.program(Region.of(graph, nodes))
+            for _ in range(8):
+                studies.step(program, math.inf)
+        plan = planner.plan(apart, "best")
+        assert plan is not None
+        found = EdgeJudge(ExactPlanSampler(planner, bench.reached(0.0)), plan).judge(edge)
         assert found.state == state and math.isinf(found.measured)
         assert (found.least > 0) is (state == BOUNDED)
-        texts[state] = found.text
-    assert "at their bounds" in texts[BOUNDED] and "allow a gain" in texts[OPEN]
+        assert ("at their bounds" if state == BOUNDED else "allow a gain") in found.text
+        assert "crashed: as told" in found.text
 
 
 def test_an_interrupted_tune_asks_nothing() -> None:

@@ -24,7 +24,7 @@ _REMEMBERED = 20_000
 _GENEROUS = 4.0
 """How many times its share of the time a program may take: most take less."""
 _LINEAR_SECONDS = 5.0
-_MANY = 64
+_MANY = 24
 """From so many blocks on a quick way through them is looked for first."""
 
 Shape = tuple[object, ...]

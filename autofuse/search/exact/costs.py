@@ -106,8 +106,7 @@ class Pricing:
         """The distinct ways to run a region, those of variants that may be used at all."""
         found = self._ways.get(program.signature)
         if found is None:
-            exact = self.studies.accuracy == "exact"
-            usable = [v for v in variants(program, self.studies.target) if not (v.tolerant and exact)]
+            usable = [v for v in variants(program, self.studies.target) if v.suits(self.studies.accuracy)]
             found = self._ways[program.signature] = tuple(dict.fromkeys(map(way_of, usable)))
         return found
 

@@ -93,6 +93,7 @@ class EdgeJudge:
 
     def __init__(self, sampler: ExactPlanSampler, best: Plan, seconds: float = math.inf) -> None:
         self.sampler = sampler
+        sampler.check_bounds()
         self.model = sampler.model
         self.partitioner = sampler.planner.partitioner
         self.regions = together(best)
@@ -228,16 +229,21 @@ class EdgeJudge:
             return refused(Verdict(False, "host", reason, tuple(sorted(pair))))
         enumerated = self.sampler.enumerated
         late = enumerated.unfinished or self.model.left_out
-        ended = "time" if late else f"the {limits.count} regions that may start at one node"
-        reason = f"the rules allow it, but the search ended at {ended} before it came to a region with both"
+        ended = (
+            "there was no more time"
+            if late
+            else f"{limits.count} regions, the most that may start at one node, were found"
+        )
+        reason = f"the rules allow it, but {ended} before the search came to a region with both"
         return Reason(LIMIT, "search", reason, tuple(sorted(pair)), math.inf, math.inf, math.nan)
 
 
 def judged(sampler: ExactPlanSampler, best: Plan, edges: Iterable[Edge], seconds: float) -> dict[Edge, Reason]:
-    """Reasons for all edges that time allows: those that the plan does not fuse come first."""
+    """Reasons for all edges that time allows: those that the plan does not fuse come first, the largest before others."""
     deadline = time.monotonic() + seconds
     judge = EdgeJudge(sampler, best, seconds / 2)
-    order = sorted(edges, key=lambda e: fuses(judge.regions, e))
+    values = sampler.model.graph.values
+    order = sorted(edges, key=lambda e: (fuses(judge.regions, e), -values[e.value].nbytes))
     found: dict[Edge, Reason] = {}
     for e in order:
         left = deadline - time.monotonic()

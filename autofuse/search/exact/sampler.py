@@ -117,7 +117,7 @@ class ExactPlanSampler:
 
     def propose(self) -> Proposal | None:
         """See PlanSampler. None means that by what is known now nothing is left to be measured or run; measurements may change that."""
-        self._check_bounds()
+        self.check_bounds()
         return self._known() or self._likely() or self._optimistic()
 
     def observe(self, proposal: Proposal, seconds: float) -> None:
@@ -142,7 +142,7 @@ class ExactPlanSampler:
 
     def certificate(self) -> str:
         """What is proven, in words."""
-        self._check_bounds()
+        self.check_bounds()
         self._bracket()
         return Certificate(
             enumerated=self.enumerated,
@@ -297,7 +297,8 @@ class ExactPlanSampler:
         self._count += 1
         return f"{kind} optimum {self._count}"
 
-    def _check_bounds(self) -> None:
+    def check_bounds(self) -> None:
+        """Correct the bounds by what was measured; what was proven with the old ones is void."""
         before = self.pricing.bounds
         for study in list(self._studies.studies.values()):
             if study.best or study.in_place:

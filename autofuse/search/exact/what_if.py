@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autofuse.engine.build import variant_of
+from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.fusion.region import Region, Verdict
 from autofuse.ir.graph import NodeId
