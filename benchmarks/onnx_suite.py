@@ -27,6 +27,7 @@ from autofuse.api.devices import open_device
 from autofuse.devices.base import Compiled, Device
 from autofuse.devices.emulated import EmulatedCudaDevice
 from autofuse.devices.nvrtc import CubinCompiler
+from autofuse.loops.ir import loops_of
 from tests.suite import exceptions
 from tests.suite.cases import KINDS, Case, Outcome, all_cases, run_case
 
@@ -78,7 +79,7 @@ def run_chunk(setup: Setup, positions: Sequence[int]) -> list[Row]:
         o = run_case(case, device)
         refused: list[str] = []
         if setup.nvrtc:
-            made = CubinCompiler().compiled(o.kernels, setup.nvrtc)
+            made = CubinCompiler().compiled([loops_of(k) for k in o.kernels], setup.nvrtc)
             refused = [str(m) for m in made if not isinstance(m, Compiled)]
         rows.append(Row(case.kind, case.name, o.error, o.host, len(o.kernels), tuple(refused), round(o.seconds, 2)))
     return rows

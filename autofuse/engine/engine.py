@@ -18,6 +18,7 @@ from autofuse.errors import InputError, LaunchError
 from autofuse.importer import hosts
 from autofuse.ir.graph import Graph, Node, ValueId
 from autofuse.ir.stage import Control, Host
+from autofuse.loops.ir import Kernel, Rendered
 
 
 class Engine:
@@ -130,6 +131,11 @@ class Engine:
                 out += [n for e in self.controls[k].engines for n in e.host_nodes]
                 out += [self.controls[k].node] if self.controls[k].fell_back else []
         return tuple(out)
+
+    @property
+    def kernels(self) -> tuple[Kernel | Rendered, ...]:
+        """The distinct kernels, in order of first launch; those of which only the text was remembered have no loops."""
+        return tuple(dict.fromkeys(x.launch.kernel for x in self.counted))
 
     @property
     def launch_log(self) -> tuple[Launched, ...]:

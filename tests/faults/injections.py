@@ -280,8 +280,13 @@ def signalled(
                 act()
             write(*arguments)
 
-        with mock.patch.object(Session, "tell", told), mock.patch("autofuse.report.folder.replace_files", written):
-            yield
+        # where the tests run in the background of a shell, Ctrl-C is ignored from the start
+        before = signal.signal(number, signal.default_int_handler)
+        try:
+            with mock.patch.object(Session, "tell", told), mock.patch("autofuse.report.folder.replace_files", written):
+                yield
+        finally:
+            signal.signal(number, before)
 
     return inject
 

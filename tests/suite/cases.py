@@ -23,7 +23,7 @@ from autofuse.engine.engine import Engine
 from autofuse.errors import AutofuseError
 from autofuse.importer.hosts import FAILURES
 from autofuse.importer.reference import run_reference
-from autofuse.loops.ir import Kernel
+from autofuse.loops.ir import Kernel, Rendered
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 """The kinds of cases that the onnx wheel brings. Those of "real" are nine networks, all of them in the wheel too."""
@@ -69,7 +69,7 @@ class Outcome:
 
     error: str
     host: tuple[str, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[Kernel | Rendered, ...] = ()
     seconds: float = 0.0
 
 
