@@ -50,7 +50,8 @@ def _sweep() -> list[str]:
                 continue
             if time.time() - folder.stat().st_mtime > _YOUNG_SECONDS:
                 gone += _removed(folder)
-    return [f"temporary files of {gone} tunes that were killed were removed"] if gone else []
+    tunes = "a tune that was" if gone == 1 else f"{gone} tunes that were"
+    return [f"temporary files of {tunes} killed were removed"] if gone else []
 
 
 def _removed(folder: Path) -> bool:
