@@ -217,8 +217,11 @@ def descendants(pid: int) -> list[int]:
     out: list[int] = []
     for child in re.findall(r"\d+", _read(f"/proc/{pid}/task/{pid}/children")):
         out += [int(child), *descendants(int(child))]
-    for task in Path(f"/proc/{pid}/task").glob("*") if Path(f"/proc/{pid}/task").is_dir() else ():
-        for child in re.findall(r"\d+", _read(str(task / "children"))):
+    tasks: list[str] = []
+    with contextlib.suppress(OSError):  # it may end at any moment
+        tasks = os.listdir(f"/proc/{pid}/task")
+    for task in tasks:
+        for child in re.findall(r"\d+", _read(f"/proc/{pid}/task/{task}/children")):
             if int(child) not in out:
                 out += [int(child), *descendants(int(child))]
     return out
