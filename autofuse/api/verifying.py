@@ -33,6 +33,18 @@ class Verification:
     refused: dict[str, str]
 
 
+REFUSALS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    NotImplementedError,
+)
+"""What oracles raise on a model that they cannot run."""
+
+
 def verify_engine(engine: LoadedEngine, proto: ModelProto, inputs: Arrays, tolerance: Tolerance) -> Verification:
     """Run the engine and the oracle on the same inputs and compare every output. AutofuseError where no oracle can run the model."""
     got = engine.run(inputs)
@@ -40,15 +52,7 @@ def verify_engine(engine: LoadedEngine, proto: ModelProto, inputs: Arrays, toler
     for name, run in oracles():
         try:
             wanted = run(proto, inputs)
-        except (
-            RuntimeError,
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-            AttributeError,
-            NotImplementedError,
-        ) as error:
+        except REFUSALS as error:
             refused[name] = str(error).partition("\n")[0][:300]
             continue
         check = compare_model(engine.graph, got, wanted, tolerance)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
-
-import pandas as pd
+from typing import Any
 
 from autofuse.devices.cpuinfo import cpu_target
 from autofuse.devices.cuda_targets import cuda_target
@@ -24,6 +22,7 @@ from autofuse.measure.calibrate import Reached
 from autofuse.measure.recording import Recording, distinct, load_recording, way_text
 from autofuse.measure.result import Measurement, Status
 from autofuse.report.results import Results, open_results
+from autofuse.report.what_if import measured_alone
 
 RECORDING = ".parquet"
 TABLE_FOLDER = "run.json"
@@ -59,7 +58,7 @@ def recording_of(results: Results, graph: Graph) -> Recording:
     run = results.run
     target = target_of(run)
     c = run["calibration"]
-    rows = (*_in_place(results, graph, target), *_alone(results.kernels))
+    rows = (*_in_place(results, graph, target), *measured_alone(results.kernels))
     return Recording(
         str(results.path),
         str(run["model"]),
@@ -88,22 +87,6 @@ def target_of(run: Mapping[str, Any]) -> Target:
             (int(device["l1"]), int(device["l2"]), int(device["l3"])),
         )
     return dataclasses.replace(cuda_target(device["arch"]), **given)
-
-
-def _alone(kernels: pd.DataFrame) -> Iterator[Measurement]:
-    for r in kernels.itertuples(index=False):
-        yield Measurement(
-            str(r.key),
-            str(r.signature),
-            str(r.family),
-            str(r.algorithm),
-            str(r.layouts),
-            str(r.schedule),
-            Status(str(r.status)),
-            str(r.reason),
-            tuple(int(ns) for ns in cast(Sequence[int], r.samples_ns)),
-            cached=True,
-        )
 
 
 def _in_place(results: Results, graph: Graph, target: Target) -> Iterator[Measurement]:

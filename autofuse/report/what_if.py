@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -206,10 +206,10 @@ def target_of(run: Mapping[str, Any]) -> Target:
     return dataclasses.replace(target, **{k: v for k, v in device.items() if k in known})
 
 
-def _measurements(kernels: pd.DataFrame) -> dict[str, list[Measurement]]:
-    found: dict[str, list[Measurement]] = {}
+def measured_alone(kernels: pd.DataFrame) -> Iterator[Measurement]:
+    """The rows of kernels.parquet as measurements."""
     for r in kernels.itertuples(index=False):
-        row = Measurement(
+        yield Measurement(
             str(r.key),
             str(r.signature),
             str(r.family),
@@ -221,6 +221,11 @@ def _measurements(kernels: pd.DataFrame) -> dict[str, list[Measurement]]:
             tuple(int(ns) for ns in cast(Sequence[int], r.samples_ns)),
             cached=True,
         )
+
+
+def _measurements(kernels: pd.DataFrame) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = {}
+    for row in measured_alone(kernels):
         found.setdefault(row.signature, []).append(row)
     return found
 
