@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from onnx import ModelProto
 
 from autofuse.engine.plan import Plan, PlannedRegion
-from autofuse.importer.cleaning import MOVES, Cleaned, Leftover, clean
+from autofuse.importer.cleaning import Cleaned, Leftover, clean
+from autofuse.importer.idle import MOVES
 from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
 from autofuse.ir.graph import Graph
