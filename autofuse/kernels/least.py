@@ -18,7 +18,7 @@ from autofuse.ir.target import Target
 from autofuse.kernels.base import Variant
 from autofuse.kernels.contract_layouts import vector_axis
 from autofuse.kernels.contract_roles import contraction
-from autofuse.kernels.winograd_host import whole_products
+from autofuse.kernels.winograd_shape import whole_products
 from autofuse.kernels.winograd_transform import setting
 
 _NARROW = {True: 16.0, False: 4.0}
