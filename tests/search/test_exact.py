@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -309,6 +310,25 @@ def test_the_sampler_closes_the_gap_and_then_has_nothing_left(make: object) -> N
     ]
     _, best = setup.best()
     assert min(run) == pytest.approx(best)
+
+
+def test_a_plan_that_runs_slower_than_the_program_says_is_not_run_for_ever() -> None:
+    setup = Setup(mlp())
+    sampler = ExactPlanSampler(setup.planner, FAST)
+    runs: Counter[str] = Counter()
+    for _ in range(2000):
+        proposal = sampler.propose()
+        if proposal is None:
+            break
+        assert proposal.plan is not None
+        for v in proposal.lacking:
+            setup.studies.step(v.program, math.inf, batch=2, only=[v])
+        if not proposal.lacking:
+            runs[proposal.plan.key] += 1
+        # A reorder of its own may be dearer than the copy that stands for it, so that a whole plan is, time and again.
+        sampler.observe(proposal, 1.2 * setup.planner.seconds(proposal.plan))
+    assert proposal is None
+    assert max(runs.values()) <= 2
 
 
 def _all_variants(setup: Setup) -> dict[str, Variant]:

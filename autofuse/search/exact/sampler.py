@@ -211,7 +211,11 @@ class ExactPlanSampler:
         if solution is None or solution.seconds > _WORTH_A_RUN * best:
             return None
         plan = self.plan(solution, self._label("measured"), measured)
-        return self._proposal(solution, plan, (), _Token(_shape(plan), solution.seconds))
+        token = _Token(_shape(plan), solution.seconds)
+        # A plan that was run at this price already costs more than the program says: its own reorder is dearer than what stands for it.
+        if solution.seconds >= _SETTLED * self._run_at.get(token.shape, math.inf):
+            return None
+        return self._proposal(solution, plan, (), token)
 
     def _likely(self) -> Proposal | None:
         """The likely optimum, unless it was run already."""
