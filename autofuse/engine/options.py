@@ -11,6 +11,7 @@ from autofuse.fusion.region import RegionProgram
 from autofuse.ir.expr import variables
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
+from autofuse.kernels.attention_host import whole_products
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.contract_roles import contraction
 from autofuse.kernels.families import family, variants
@@ -90,6 +91,9 @@ def estimate(variant: Variant, target: Target, threads: int, known: Rates | None
     form = analyse(program)
     if isinstance(form, Form) and form.kind is Kind.CONTRACT and variant.family.startswith("reduce"):
         flops *= _without_tiles(form)
+    if variant.family == "attention_host":
+        products = sum(s.stage.flops for s in program.steps if s.kind is Kind.CONTRACT)
+        flops += whole_products(variant, target) - products
     if not target.is_cuda and not variant.family.startswith("map") and _plain_channels(variant, target):
         flops *= PLAIN_CHANNELS
     for k, how in variant.prepared:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autofuse.fusion.chain import Chain, chain_of
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.inline import is_expensive
-from autofuse.fusion.region import YES, Region, Verdict, program_of
+from autofuse.fusion.region import YES, Region, RegionProgram, Verdict, program_of
 from autofuse.fusion.scatter import scatter_of
-from autofuse.ir.expr import Apply, Expr, children, loads, walk
+from autofuse.ir.expr import Apply, Expr, Load, children, loads, variables, walk
 from autofuse.ir.graph import Graph, NodeId
-from autofuse.ir.stage import Kind
+from autofuse.ir.stage import Kind, Stage
 from autofuse.ir.target import Target
 
 MAX_EXPRESSION = 2000
@@ -89,10 +90,17 @@ def few_nodes(c: Candidate) -> Verdict:
 
 
 def aligned(c: Candidate) -> Verdict:
-    """All parts must share one domain (see autofuse.fusion.form)."""
+    """All parts must share one domain (see autofuse.fusion.form), or be two contractions in a row (see autofuse.fusion.chain)."""
     if not all(c.graph.nodes[n].kind.has_kernel for n in c.region.nodes):
         return YES
-    form = analyse(program_of(c.graph, c.region))
+    program = program_of(c.graph, c.region)
+    form: Form | Chain | Verdict = analyse(program)
+    if _two_products(program):
+        if c.target.is_cuda:
+            reason = "no CUDA kernel computes two contractions"
+            form = Verdict(False, "contractions", reason, _products(program))
+        else:
+            form = chain_of(program)
     if isinstance(form, Verdict):
         blamed = tuple(c.region.nodes[k] for k in form.nodes if k < len(c.region.nodes))
         return Verdict(False, form.rule, form.reason, blamed)
@@ -104,10 +112,13 @@ def bounded(c: Candidate) -> Verdict:
     form = _form(c)
     if form is None:
         return YES
-    expressions = [*(a.body for a in form.anchors), *(o.value for o in form.outputs)]
-    scatter = scatter_of(form.program)
-    if scatter is not None:
-        expressions += scatter.expressions
+    if isinstance(form, Chain):
+        expressions = [*form.expressions]
+    else:
+        expressions = [*(a.body for a in form.anchors), *(o.value for o in form.outputs)]
+        scatter = scatter_of(form.program)
+        if scatter is not None:
+            expressions += scatter.expressions
     size = sum(1 for e in expressions for _ in walk(e))
     if size > MAX_EXPRESSION:
         reason = f"its expressions would have {size} operations, {MAX_EXPRESSION} are allowed"
@@ -124,6 +135,8 @@ def not_repeated(c: Candidate) -> Verdict:
     form = _form(c)
     if form is None:
         return YES
+    if isinstance(form, Chain):
+        return _not_repeated_in_chain(c, form)
     for a in form.anchors:
         arithmetic = [e for e in walk(a.body) if e.dtype.is_float and not _is_free(e)]
         elements = sum(_size(form, ld.source) for ld in loads(a.body))
@@ -140,6 +153,40 @@ def not_repeated(c: Candidate) -> Verdict:
             reason = f"a producer would be computed about {repeats:.0f} times over"
             return Verdict(False, "recomputation", reason, c.region.nodes[:1], repeats, MAX_REPEATED)
     return YES
+
+
+def _not_repeated_in_chain(c: Candidate, chain: Chain) -> Verdict:
+    """Keys and values are read for every block of queries: nothing is computed on the way. What is dear between the products is about scores."""
+    blamed = c.region.nodes[:1]
+    for what, factor in (("keys", chain.key_factor), ("values", chain.value_factor)):
+        if not _is_read(factor):
+            reason = f"the {what} of two contractions in one kernel would be computed anew for each block of rows"
+            return Verdict(False, "recomputation", reason, blamed)
+    own = {chain.scores, *(a.result for a in chain.anchors)}
+    for e in (x for root in (*(a.body for a in chain.anchors), chain.weight) for x in walk(root)):
+        if is_expensive(e) and not own & variables(e):
+            return Verdict(False, "recomputation", "a mask would be computed anew for each score", blamed)
+    return YES
+
+
+def _is_read(e: Expr) -> bool:
+    """Whether an expression is an element of one tensor, perhaps in another type."""
+    match e:
+        case Load(fill=None):
+            return True
+        case Apply("cast", (a,)):
+            return _is_read(a)
+        case _:
+            return False
+
+
+def _products(program: RegionProgram) -> tuple[int, ...]:
+    return tuple(k for k, s in enumerate(program.steps) if s.kind is Kind.CONTRACT)
+
+
+def _two_products(program: RegionProgram) -> bool:
+    """Whether a region may be a chain: what has fewer contractions is laid over one domain, what has more is nothing."""
+    return len(_products(program)) == 2 and all(isinstance(s.stage, Stage) for s in program.steps)
 
 
 def _is_free(e: object) -> bool:
@@ -163,11 +210,12 @@ def _size(form: Form, source: object) -> int:
     return size
 
 
-def _form(c: Candidate) -> Form | None:
+def _form(c: Candidate) -> Form | Chain | None:
     if not all(c.graph.nodes[n].kind.has_kernel for n in c.region.nodes):
         return None
-    form = analyse(program_of(c.graph, c.region))
-    return form if isinstance(form, Form) else None
+    program = program_of(c.graph, c.region)
+    form = chain_of(program) if _two_products(program) else analyse(program)
+    return None if isinstance(form, Verdict) else form
 
 
 PLACE_RULES: tuple[Rule, ...] = (has_kernel, few_nodes, convex)

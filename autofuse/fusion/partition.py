@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autofuse.errors import VerificationError
+from autofuse.fusion.chain import pays
 from autofuse.fusion.legality import PLACE_RULES, PROGRAM_RULES, check
 from autofuse.fusion.region import YES, Region, Verdict
 from autofuse.fusion.structure import Key, Structures
@@ -18,6 +19,9 @@ from autofuse.ir.target import Target
 
 MAX_CLOSURE = 12
 """How many nodes between two regions may be drawn in to merge them."""
+
+MAX_WALK = 40
+"""How many nodes before a contraction are looked at for another one that it may share a kernel with."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,14 @@ class Partitioner:
     def _singles(self) -> Mapping[NodeId, frozenset[NodeId]]:
         return {n.id: frozenset({n.id}) for n in self.graph.nodes}
 
-    def merge(self, wanted: Iterable[Edge]) -> Partition:
-        """Fuse the wanted edges one after the other, skipping those that a rule or a cycle among regions forbids."""
+    def merge(self, wanted: Iterable[Edge], whole: Iterable[frozenset[NodeId]] = ()) -> Partition:
+        """Fuse the wanted edges one after the other, skipping those that a rule or a cycle among regions forbids. Each of the sets in `whole` is
+        fused before, where that is possible."""
         group: dict[NodeId, frozenset[NodeId]] = {n.id: frozenset({n.id}) for n in self.graph.nodes}
         refusals: dict[Edge, Verdict] = {}
+        for nodes in whole:
+            if all(len(group[n]) == 1 for n in nodes) and self._fits(nodes, group):
+                group.update(dict.fromkeys(nodes, nodes))
         for e in wanted:
             a, b = group[e.producer], group[e.consumer]
             if a is b:
@@ -171,6 +179,55 @@ class Partitioner:
         order = _topological(self.graph, groups)
         return Partition(tuple(Region.of(self.graph, g) for g in order), refusals)
 
+    # ---- two contractions in one kernel
+
+    @cached_property
+    def chains(self) -> tuple[frozenset[NodeId], ...]:
+        """The least regions that hold two contractions, the legal ones.
+
+        No part of such a region but the whole may be a kernel, so that none grows by single nodes.
+        """
+        return tuple(nodes for nodes, verdict in self._chains.items() if verdict)
+
+    @cached_property
+    def _chains(self) -> Mapping[frozenset[NodeId], Verdict]:
+        """All that lies between a contraction and the next one that reads, over maps and reductions, what it gives."""
+        found: dict[frozenset[NodeId], Verdict] = {}
+        for n in self.graph.nodes:
+            if n.kind is Kind.CONTRACT:
+                for first in self._products_before(n):
+                    union = self.closed((first, n.id))
+                    found.setdefault(union, self.verdict(union))
+        return found
+
+    def _explained(self, refusals: Mapping[Edge, Verdict]) -> dict[Edge, Verdict]:
+        """Refusals of edges that only a kernel of two contractions could fuse: what forbids that one, none where it is allowed."""
+        out = dict(refusals)
+        for e, verdict in refusals.items():
+            around = [v for nodes, v in self._chains.items() if {e.producer, e.consumer} <= nodes]
+            if verdict.rule != "contractions" or not around:
+                continue
+            if any(around):
+                del out[e]
+            else:
+                out[e] = around[0]
+        return out
+
+    def _products_before(self, node: Node) -> Iterator[NodeId]:
+        """The contractions from which maps and reductions, at least one of these, lead to an operand of a contraction."""
+        stack = [(v, False) for v in node.inputs]
+        seen: set[tuple[NodeId, bool]] = set()
+        while stack:
+            v, reduced = stack.pop()
+            source = self.graph.producer.get(v)
+            if source is None or (source.id, reduced) in seen or len(seen) > MAX_WALK:
+                continue
+            seen.add((source.id, reduced))
+            if source.kind is Kind.CONTRACT and reduced:
+                yield source.id
+            elif source.kind in (Kind.MAP, Kind.REDUCE):
+                stack += [(u, reduced or source.kind is Kind.REDUCE) for u in source.inputs]
+
     # ---- the landmarks
 
     def unfused(self) -> Partition:
@@ -182,7 +239,8 @@ class Partitioner:
         """Fuse every edge that may be, but for joins (Concat): their parts are written in place, which costs nothing."""
         joins = {n.id for n in self.graph.nodes if is_join(self.graph, n)}
         edges = [e for e in self.edges if e.producer not in joins and e.consumer not in joins]
-        return self.merge(sorted(edges, key=self._rank))
+        found = self.merge(sorted(edges, key=self._rank), [c for c in self.chains if pays(self.graph, c, self.target)])
+        return replace(found, refusals=self._explained(found.refusals))
 
     def _rank(self, e: Edge) -> tuple[int, int, int]:
         producer, consumer = self.graph.nodes[e.producer], self.graph.nodes[e.consumer]

@@ -10,6 +10,7 @@ from autofuse.fusion.region import RegionProgram, Step
 from autofuse.ir.layout import Layout
 from autofuse.ir.stage import Kind, Stage
 from autofuse.ir.target import Target
+from autofuse.kernels.attention_host import AttentionHost
 from autofuse.kernels.base import Choice, Family, Lowered, Schedule, Variant
 from autofuse.kernels.contract_cuda import ContractCuda
 from autofuse.kernels.contract_host import ContractHost
@@ -44,6 +45,7 @@ FAMILIES: tuple[Family, ...] = (
     ContractHost(),
     WinogradHost(),
     NarrowWeightsHost(),
+    AttentionHost(),
     MapCuda(),
     ReduceCuda(),
     ScanCuda(),

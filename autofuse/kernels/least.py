@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from autofuse.fusion.chain import Chain, chain_of
 from autofuse.fusion.form import Form, analyse
-from autofuse.fusion.region import RegionProgram, Step
+from autofuse.fusion.region import RegionProgram, Step, Verdict
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import loads
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
+from autofuse.kernels.attention_host import whole_products as attention_products
 from autofuse.kernels.base import Variant
 from autofuse.kernels.contract_layouts import vector_axis
 from autofuse.kernels.contract_roles import contraction
@@ -33,6 +35,8 @@ def least_products(variant: Variant, target: Target) -> float:
     program = variant.program
     steps = [s for s in program.steps if s.kind is Kind.CONTRACT]
     total = sum(_counted(program, s, target.is_cuda) for s in steps)
+    if variant.family == "attention_host":
+        return attention_products(variant, target) if all(_wide(program, s) for s in steps) else total
     if len(steps) != 1 or not _wide(program, steps[0]):
         return total
     if variant.family == "winograd_host" and setting(program, target) is not None:
@@ -78,12 +82,35 @@ def least_bytes(variant: Variant) -> int:
 def _asked(program: RegionProgram) -> tuple[float, ...]:
     """How many elements of each input are read at most, each time counted; infinity where that is not known."""
     form = analyse(program)
+    if isinstance(form, Verdict):
+        chain = chain_of(program)
+        if isinstance(chain, Chain):
+            return _asked_by_chain(chain)
     if not isinstance(form, Form) or not (form.anchors or form.outputs):
         return (math.inf,) * len(program.inputs)
     asked = [0.0] * len(program.inputs)
     every = form.row_points * form.reduced_points
     bodies = [(a.body, every) for a in form.anchors]
     bodies += [(o.value, every if o.full else form.row_points) for o in form.outputs]
+    for body, points in bodies:
+        for ld in loads(body):
+            if isinstance(ld.source, int):
+                asked[ld.source] += points
+    return tuple(asked)
+
+
+def _asked_by_chain(chain: Chain) -> tuple[float, ...]:
+    asked = [0.0] * len(chain.program.inputs)
+    rows = math.prod(a.extent or 0 for a in (*chain.batch, *chain.queries))
+    scores = rows * (chain.key.extent or 0)
+    delivered = rows * (chain.column.extent or 0)
+    depth = math.prod(a.extent or 0 for a in chain.depth)
+    bodies = [(e, scores * depth) for e in (chain.query_factor, chain.key_factor)]
+    bodies += [(e, scores) for e in (*(a.body for a in chain.anchors), chain.weight)]
+    bodies += [
+        (chain.value_factor, delivered * (chain.key.extent or 0)),
+        *((o.value, delivered) for o in chain.outputs),
+    ]
     for body, points in bodies:
         for ld in loads(body):
             if isinstance(ld.source, int):

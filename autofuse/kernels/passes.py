@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autofuse.fusion.form import Anchor, Form
+from autofuse.fusion.form import Anchor
 from autofuse.fusion.inline import is_expensive
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, Var, apply, call, const, variables, walk
 from autofuse.ir.stage import Combine
 
 
-def levels(form: Form) -> tuple[tuple[Anchor, ...], ...]:
+def levels(anchors: Sequence[Anchor]) -> tuple[tuple[Anchor, ...], ...]:
     """The anchors of each pass over the reduced axes: a pass needs only results of the passes before it."""
     level: dict[Var, int] = {}
     out: list[list[Anchor]] = []
-    for a in form.anchors:
+    for a in anchors:
         needs = [level[v] for v in variables(a.body) if v in level]
         k = max(needs, default=-1) + 1
         level[a.result] = k

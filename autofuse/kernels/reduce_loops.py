@@ -36,7 +36,7 @@ class _Writer:
         self.nest = nest
         self.unroll = schedule.integer("unroll")
         self.task = max(1, schedule.integer("task") // max(nest.form.reduced_points, 1))
-        self.passes = levels(nest.form)
+        self.passes = levels(nest.form.anchors)
         self.full = [k for k, o in enumerate(nest.form.outputs) if o.full]
         self.single = [k for k, o in enumerate(nest.form.outputs) if not o.full]
         sizes = [b.dtype.compute.itemsize for b in nest.binding.parameters]

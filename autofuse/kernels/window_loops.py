@@ -38,7 +38,7 @@ def is_window(nest: Nest) -> bool:
     return (
         bool(nest.rows)
         and form.row_points * form.reduced_points > 0
-        and len(levels(form)) == 1
+        and len(levels(form.anchors)) == 1
         and not any(o.full for o in form.outputs)
         and not any(a.combine.is_arg for a in form.anchors)
     )

@@ -164,6 +164,7 @@ class _Growth:
 
         starts = [1 << n for n in self.kernels]
         starts += [sum(1 << n for n in r.nodes) for p in landmarks for r in p.regions]
+        starts += [sum(1 << n for n in nodes) for nodes in self.partitioner.chains]
         for nodes in [*starts, *(atoms[n] for n in self.kernels)]:
             if nodes not in seen and not nodes & hosts:
                 seen.add(nodes)
