@@ -105,8 +105,8 @@ def _chain(program: RegionProgram) -> Chain:
 MOST_WASTE = 1.25
 """How much longer than the queries whole vectors of them may be where a chain is fused without measuring."""
 
-LEAST_SCORES = 1 << 14
-"""Scores from which on a chain is fused without measuring: beside the launches of fewer, other costs decide."""
+LEAST_SCORES = 1 << 16
+"""Scores from which on a chain is fused without measuring: caches hold fewer, and separate kernels take as long (measured)."""
 
 
 def pays(graph: Graph, nodes: Iterable[NodeId], target: Target) -> bool:

@@ -17,7 +17,7 @@ from autofuse.fusion.region import YES, RegionProgram, Step, Verdict
 from autofuse.fusion.scatter import scatter_verdict
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Const, Expr, Var, const, loads, var, variables
+from autofuse.ir.expr import Apply, Const, Expr, Var, const, loads, var, variables
 from autofuse.ir.stage import Combine, Kind, Stage
 
 Index = tuple[Expr, ...]
@@ -325,11 +325,20 @@ def _row_major(where: dict[Expr, Expr], axes: tuple[Var, ...]) -> Expr:
 
 
 def _invert(index: Index, at: Index, axes: tuple[Var, ...]) -> dict[Expr, Expr] | None:
-    """The axes for which `index` equals `at`, where every axis occurs alone in some dimension."""
+    """The axes for which `index` equals `at`, where every axis occurs alone in some dimension, or its quotient and remainder do in two."""
     where: dict[Expr, Expr] = {}
+    parts: dict[tuple[Expr, int], dict[str, Expr]] = {}
     for i, place in zip(index, at, strict=True):
-        if isinstance(i, Var) and i not in where:
-            where[i] = place
+        match i:
+            case Var() if i not in where:
+                where[i] = place
+            case Apply("floor_div" | "floor_mod" as fn, (Var() as a, Const(value=d))):
+                parts.setdefault((a, int(d)), {})[fn] = place
+            case _:
+                pass
+    for (a, d), found in parts.items():
+        if len(found) == 2:
+            where.setdefault(a, ix.add(ix.mul(found["floor_div"], d), found["floor_mod"]))
     for a in axes:
         if a not in where:
             if a.extent != 1:

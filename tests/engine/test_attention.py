@@ -107,7 +107,7 @@ def test_blocks(name: str, sequence: int, cpu: Device) -> None:
 
 def test_the_plan_without_measuring(cpu: Device) -> None:
     """It fuses a whole attention, and none whose lanes would be mostly empty."""
-    long = import_model(transformers.bert_block(64, 64, 2))
+    long = import_model(transformers.bert_block())
     assert sum(r.family == "attention_host" for r in heuristic_plan(long, cpu.target, 2).regions) == 1
     short = import_model(transformers.bert_block(3, 64, 2))
     assert Partitioner(short, cpu.target).chains
