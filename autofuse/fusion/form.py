@@ -332,13 +332,13 @@ def _invert(index: Index, at: Index, axes: tuple[Var, ...]) -> dict[Expr, Expr] 
         match i:
             case Var() if i not in where:
                 where[i] = place
-            case Apply("floor_div" | "floor_mod" as fn, (Var() as a, Const(value=d))):
-                parts.setdefault((a, int(d)), {})[fn] = place
+            case Apply("floor_div" | "floor_mod" as fn, (Var() as whole, Const(value=d))):
+                parts.setdefault((whole, int(d)), {})[fn] = place
             case _:
                 pass
-    for (a, d), found in parts.items():
+    for (split, by), found in parts.items():
         if len(found) == 2:
-            where.setdefault(a, ix.add(ix.mul(found["floor_div"], d), found["floor_mod"]))
+            where.setdefault(split, ix.add(ix.mul(found["floor_div"], by), found["floor_mod"]))
     for a in axes:
         if a not in where:
             if a.extent != 1:

@@ -114,6 +114,16 @@ def test_the_plan_without_measuring(cpu: Device) -> None:
     assert not any(r.family == "attention_host" for r in heuristic_plan(short, cpu.target, 2).regions)
 
 
+def test_heads_are_put_together_in_the_kernel(cpu: Device) -> None:
+    """What is read by the quotient and the remainder of an axis is still read at the point where it is computed."""
+    graph = import_model(transformers.bert_block(64, 64, 2))
+    partitioner = Partitioner(graph, cpu.target)
+    (chain,) = partitioner.chains
+    (join,) = (n.id for n in graph.consumers[graph.nodes[max(chain)].outputs[0]])
+    assert "floor_mod" in graph.nodes[join].compute.text()
+    assert partitioner.verdict(chain | {join})
+
+
 def test_one_row_has_nothing_to_share(cpu: Device) -> None:
     """A single query uses every key once: the reason says so."""
     partitioner = Partitioner(import_model(transformers.gpt_block(1, 64, 2)), cpu.target)
