@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from autofuse.fusion.form import Anchor
 from autofuse.fusion.inline import is_expensive
+from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Expr, Var, apply, call, const, variables, walk
+from autofuse.ir.expr import Apply, Expr, Var, apply, call, const, rewrite, var, variables, walk
 from autofuse.ir.stage import Combine
 
 
@@ -86,3 +87,43 @@ def reused(groups: Sequence[Sequence[Expr]], reduced: Sequence[Var]) -> tuple[Ca
     shared = {x: ks for x, ks in seen.items() if len(ks) > 1}
     inner = {y for x in shared for y in walk(x) if y is not x}
     return tuple(Cached(x, min(ks)) for x, ks in shared.items() if x not in inner)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A divisor that all points of a row share, and the variable that stands for its reciprocal."""
+
+    divisor: Expr
+    inverse: Var
+
+    @property
+    def ordinary(self) -> Expr:
+        """Whether the reciprocal is a normal number as well: neither zero, infinite, NaN nor short of digits."""
+        most = 2.0 ** (126 if self.divisor.dtype is DType.FLOAT32 else 1022)
+        size = call("abs", self.divisor)
+        least = apply("lt", (const(1 / most, size.dtype), size), DType.BOOL)
+        return ix.both(least, apply("lt", (size, const(most, size.dtype)), DType.BOOL))
+
+
+def shared_divisors(
+    values: Sequence[Expr], sums: Collection[Var], reduced: Collection[Var]
+) -> tuple[tuple[Expr, ...], tuple[Shared, ...]]:
+    """The values with quotients by what a sum over the row gave as products with its reciprocal, and these divisors.
+
+    Such a divisor carries the rounding of all that was summed, to which half a unit more in the last place is nothing. Quotients by
+    exact values (a greatest one, a parameter) stay: what is rounded to integers afterwards can depend on their last bit.
+    """
+    found: dict[Expr, Shared] = {}
+
+    def product(e: Expr) -> Expr | None:
+        match e:
+            case Apply("div", (a, b)) if e.dtype in (DType.FLOAT32, DType.FLOAT64):
+                used = variables(b)
+                if not used & set(sums) or used & set(reduced):
+                    return None
+                shared = found.setdefault(b, Shared(b, var(f"inverse{len(found)}", None, e.dtype)))
+                return call("mul", a, shared.inverse)
+            case _:
+                return None
+
+    return tuple(rewrite(v, product) for v in values), tuple(found.values())

@@ -61,19 +61,30 @@ class ReduceHost:
             "window": int(variant.algorithm == "window"),
             "cores": target.cores,
             "bytes": bind(variant).nbytes,
+            "l2": target.l2,
             "l3": target.l3,
         }
 
     def heuristic(self, variant: Variant, target: Target) -> Schedule:
-        """Four accumulators a row, tasks of 16 Ki points, expensive values kept."""
+        """Four accumulators a row, tasks of 16 Ki points, expensive values kept; short rows in pairs, the next ones fetched ahead."""
         form = _form(variant)
         each = max(form.reduced_points, 1)
         task = 16384
         while task > each and form.row_points * each // task < 4 * target.cores:
             task //= 2
         unroll = {"inner": 4, "outer": 1, "window": best_block(nest_of(variant, form), target)}[variant.algorithm]
-        stream = int(streams(bind(variant).nbytes, target))
-        return Schedule.of({"unroll": unroll, "task": task, "cache": "keep", "stream": stream})
+        nbytes = bind(variant).nbytes
+        inner = variant.algorithm == "inner"
+        return Schedule.of(
+            {
+                "unroll": unroll,
+                "task": task,
+                "cache": "keep",
+                "stream": int(streams(nbytes, target)),
+                "together": 2 if inner and each <= 1024 else 1,
+                "ahead": int(inner and nbytes > target.l2 and 8 * each <= target.l2),
+            }
+        )
 
     def lower(self, variant: Variant, schedule: Schedule, target: Target) -> Lowered:
         """One kernel."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from autofuse.fusion.form import Anchor
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Const, Expr, Var, const, load, select, var
+from autofuse.ir.expr import Const, Expr, Var, call, const, load, select, var
+from autofuse.ir.stage import Combine
 from autofuse.ir.target import Target
+from autofuse.kernels.ahead import LINE, Stream, fetch, moves, streams_along
 from autofuse.kernels.base import Schedule
 from autofuse.kernels.nest import Nest, store
-from autofuse.kernels.passes import Cached, better, identity, levels, merge, reused
+from autofuse.kernels.passes import Cached, better, identity, levels, merge, reused, shared_divisors
 from autofuse.kernels.spans import lanewise, span, tasks
-from autofuse.loops.ir import Alloc, Buffer, For, LaneReduce, Let, LoopKind, Scope, Stmt, Store, loop
+from autofuse.loops.ir import Alloc, Buffer, For, If, LaneReduce, Let, LoopKind, Scope, Stmt, Store, loop
 
 At = dict[Expr, Expr]
 Lane = Callable[[At, Expr], tuple[Stmt, ...]]
@@ -48,6 +51,7 @@ class _Writer:
         self.stream = schedule.flag("stream")
         self.cached = reused(groups, nest.reduced) if keep else ()
         self.budget = target.l2 // 2
+        self.near = target.l1 // 4
         self.fresh = itertools.count()
 
     def kept(self, width: int) -> dict[Cached, Buffer]:
@@ -117,36 +121,98 @@ class _Writer:
         return stmts
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A row that is reduced: what is known of it so far, what is kept of it between passes, and the row to fetch ahead meanwhile."""
+
+    known: At
+    kept: Mapping[Cached, Buffer]
+    next: At
+
+
 class _Inner(_Writer):
+    def __init__(self, nest: Nest, schedule: Schedule, target: Target) -> None:
+        super().__init__(nest, schedule, target)
+        self.together = int(schedule.values.get("together", 1))
+        sums = [a.result for a in nest.form.anchors if a.combine is Combine.SUM]
+        values, self.shared = shared_divisors(nest.values, sums, nest.reduced)
+        self.products = replace(nest, values=values)
+        self.fetched = self.last_reads() if schedule.flag("ahead") and nest.rows and nest.reduced else {}
+
+    def last_reads(self) -> dict[int, tuple[Stream, ...]]:
+        """What each pass reads for the last time, of what differs from row to row."""
+        nest = self.nest
+        groups: list[Sequence[Expr]] = [[nest.bodies[a] for a in p] for p in self.passes]
+        groups.append([nest.values[k] for k in self.full])
+        found: dict[int, tuple[Stream, ...]] = {}
+        later: tuple[Stream, ...] = ()
+        for p in reversed(range(len(groups))):
+            known: dict[Expr, Expr] = {c.expr: const(0, c.expr.dtype) for c in self.cached if c.first < p}
+            values = [ix.substitute(e, known) for e in groups[p]]
+            own = moves(streams_along(values, nest.reduced[-1]), nest.rows[-1])
+            found[p] = tuple(s for s in own if s not in later)
+            later += own
+        return found
+
     def grid(self) -> For:
         nest = self.nest
         n = (nest.rows[-1].extent or 0) if nest.rows else 1
 
         def block(outer: At, start: Expr, lanes: int, unroll: int) -> tuple[Stmt, ...]:
-            del lanes, unroll
-            return self.row({**outer, nest.rows[-1]: start} if nest.rows else dict(outer))
+            del lanes
+            if not nest.rows:
+                return self.rows([_Row(dict(outer), self.kept(1), {})])
+            each = [{**outer, nest.rows[-1]: ix.add(start, const(k))} for k in range(2 * unroll)]
+            pairs = zip(each[:unroll], each[unroll:], strict=True)
+            return self.rows([_Row(here, self.kept(1), following) for here, following in pairs])
 
-        return tasks(nest.rows[:-1], n, 1, 1, self.task, block)
+        return tasks(nest.rows[:-1], n, 1, min(self.together, n) if nest.rows else 1, self.task, block)
 
-    def row(self, at: At) -> tuple[Stmt, ...]:
-        kept = self.kept(1)
-        out: list[Stmt] = [Alloc(b) for b in kept.values()]
-        known = dict(at)
+    def rows(self, rows: Sequence[_Row]) -> tuple[Stmt, ...]:
+        """Neighbouring rows, pass by pass: the lanes of one are folded while the next one is read."""
+        out: list[Stmt] = [Alloc(b) for r in rows for b in r.kept.values()]
         for p, anchors in enumerate(self.passes):
-            out += self.one_pass(p, anchors, known, kept)
-        out += [store(self.nest, k, known) for k in self.single]
+            for r in rows:
+                out += self.one_pass(p, anchors, r)
+        out += [store(self.nest, k, r.known) for r in rows for k in self.single]
         if self.full:
-
-            def lane(here: At, register: Expr) -> tuple[Stmt, ...]:
-                del register
-                return tuple(store(self.nest, k, here, self.stream) for k in self.full)
-
-            out += self.sweep(len(self.passes), known, kept, lane)
+            for r in rows:
+                out += self.write_full(r)
         return tuple(out)
 
-    def one_pass(self, p: int, anchors: Sequence[Anchor], known: At, kept: Mapping[Cached, Buffer]) -> list[Stmt]:
+    def write_full(self, r: _Row) -> tuple[Stmt, ...]:
+        """The last sweep: by products with reciprocals where those are as good as the divisors that the row shares."""
+
+        def of(nest: Nest) -> Lane:
+            return lambda here, register: tuple(store(nest, k, here, self.stream) for k in self.full)
+
+        last = len(self.passes)
+        exact = self.sweep(last, r, of(self.nest))
+        if not any(self.nest.values[k] is not self.products.values[k] for k in self.full):
+            return exact
+        lets: list[Stmt] = []
+        ordinary: Expr = ix.TRUE
+        inverses: At = {}
+        for s in self.shared:
+            inverse = var(f"inverse{next(self.fresh)}", None, s.inverse.dtype)
+            divisor = ix.substitute(s.divisor, r.known)
+            lets.append(Let(inverse, call("div", const(1, divisor.dtype), divisor)))
+            ordinary = ix.both(ordinary, ix.substitute(s.ordinary, r.known))
+            inverses[s.inverse] = inverse
+        quick = self.sweep(last, replace(r, known={**r.known, **inverses}), of(self.products))
+        return (*lets, If(ordinary, quick, exact))
+
+    def fetch(self, p: int, r: _Row, outer: At, start: Expr, count: int) -> tuple[Stmt, ...]:
+        """Hints for the next row, at the points that pass p is at in this one."""
+        axis = self.nest.reduced[-1]
+        streams = self.fetched.get(p, ())
+        streams = tuple(s for s in streams if 2 * count * s.buffer.dtype.itemsize >= LINE)
+        row = sum(self.nest.form.reduced_points * s.buffer.dtype.itemsize for s in streams)
+        return fetch(streams, {**r.next, **outer}, axis, start, count, self.together * row > self.near)
+
+    def one_pass(self, p: int, anchors: Sequence[Anchor], r: _Row) -> list[Stmt]:
         """Reduce all anchors of a pass in one sweep; their results are added to `known`."""
-        nest = self.nest
+        nest, known, kept = self.nest, r.known, r.kept
         axes = nest.reduced
         n = (axes[-1].extent or 0) if axes else 1
         lanes = 1 if any(a.combine.is_arg for a in anchors) else self.lanes
@@ -154,10 +220,12 @@ class _Inner(_Writer):
             lanes //= 2
         unroll = max(1, min(self.unroll, n // lanes)) if lanes > 1 else 1
         wide = {a: self.accumulators(a, lanes * unroll) for a in anchors}
-        narrow = {a: self.accumulators(a, 1) for a in anchors}
+        narrow = {a: self.accumulators(a, 1) for a in anchors if n % lanes}
         out: list[Stmt] = []
         for a in anchors:
-            out += [*self.start(a, wide[a], lanes, unroll), *self.start(a, narrow[a], 1, 1)]
+            out += self.start(a, wide[a], lanes, unroll)
+            if a in narrow:
+                out += self.start(a, narrow[a], 1, 1)
         strides = ix.flatten
 
         def nested(outer: At) -> tuple[Stmt, ...]:
@@ -180,7 +248,7 @@ class _Inner(_Writer):
                 x = var(f"{tag}x", blocks)
                 step = lanes * unroll
                 body = lanewise(ix.mul(x, step), lanes, unroll, lambda pt, reg: take(wide, pt, reg), tag)
-                stmts.append(loop(x, LoopKind.SERIAL, body))
+                stmts.append(loop(x, LoopKind.SERIAL, *self.fetch(p, r, outer, ix.mul(x, step), step), body))
             if rest:
                 first = const(blocks * unroll * lanes)
                 stmts.append(lanewise(first, lanes, rest, lambda pt, reg: take(wide, pt, reg), f"{tag}r"))
@@ -192,13 +260,16 @@ class _Inner(_Writer):
 
         out += self.over_reduced(axes[:-1], f"o{next(self.fresh)}_", nested)
         for a in anchors:
-            out += self.finish(a, wide[a], narrow[a], lanes, unroll, known)
+            out += self.finish(a, wide[a], narrow.get(a, ()), lanes, unroll, known)
         return out
 
     def finish(
         self, a: Anchor, wide: Sequence[Buffer], narrow: Sequence[Buffer], lanes: int, unroll: int, known: At
     ) -> list[Stmt]:
-        """Combine the accumulators of a row into one value, bound to the anchor's result."""
+        """Combine the accumulators of a row into one value, bound to the anchor's result.
+
+        Pairs of vectors are combined, then pairs of pairs: nothing else can run while the next pass waits for the result.
+        """
         out: list[Stmt] = []
         if a.combine.is_arg:  # one lane, and no scalar tail: the position stands in the first accumulator
             known[a.result] = load(wide[1], (const(0),), DType.INT64)
@@ -207,18 +278,21 @@ class _Inner(_Writer):
         total: Expr = load(wide[0], (const(0),), dtype)
         if lanes > 1:
             v = var(f"v{next(self.fresh)}", lanes)
-            partial: Expr = load(wide[0], (v,), dtype)
-            for u in range(1, unroll):
-                partial = merge(a.combine, partial, load(wide[0], (ix.add(const(u * lanes), v),), dtype))
+            parts: list[Expr] = [load(wide[0], (ix.add(const(u * lanes), v),), dtype) for u in range(unroll)]
+            while len(parts) > 1:
+                odd = parts[len(parts) & ~1 :]
+                parts = [merge(a.combine, x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)] + odd
             total = var(f"s{next(self.fresh)}", None, dtype)
-            out.append(LaneReduce(total, a.combine.value, partial, v))
+            out.append(LaneReduce(total, a.combine.value, parts[0], v))
         result = var(f"s{next(self.fresh)}", None, dtype)
-        out.append(Let(result, merge(a.combine, total, load(narrow[0], (const(0),), dtype))))
+        tail = load(narrow[0], (const(0),), dtype) if narrow else None
+        out.append(Let(result, total if tail is None else merge(a.combine, total, tail)))
         known[a.result] = result
         return out
 
-    def sweep(self, p: int, known: At, kept: Mapping[Cached, Buffer], body: Lane) -> tuple[Stmt, ...]:
+    def sweep(self, p: int, r: _Row, body: Lane) -> tuple[Stmt, ...]:
         """A pass that only stores: vectors along the last reduced axis."""
+        known, kept = r.known, r.kept
         axes = self.nest.reduced
         n = (axes[-1].extent or 0) if axes else 1
         tag = f"f{next(self.fresh)}"
@@ -234,7 +308,8 @@ class _Inner(_Writer):
                     here, stmts = self.point(here, kept, p, ix.add(base, point))
                     return (*stmts, *body(here, register))
 
-                return (lanewise(start, lanes, unroll, lane, f"{tag}s{next(self.fresh)}"),)
+                vectors = lanewise(start, lanes, unroll, lane, f"{tag}s{next(self.fresh)}")
+                return (*self.fetch(p, r, outer, start, lanes * unroll), vectors)
 
             return span(n, self.lanes, 1, block, f"{tag}x")
 

@@ -103,6 +103,18 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Prefetch:
+    """A hint that buffer[offset] of a GLOBAL buffer will be read: soon, or (`far`) not before much else was. It stands outside of VECTOR loops.
+
+    It is no access: the offset may lie outside of the buffer.
+    """
+
+    buffer: Buffer
+    offset: Expr
+    far: bool = False
+
+
+@dataclass(frozen=True)
 class If:
     condition: Expr
     then: tuple[Stmt, ...]
@@ -230,6 +242,7 @@ Stmt = (
     | Let
     | Alloc
     | Store
+    | Prefetch
     | If
     | Barrier
     | LaneReduce
@@ -323,6 +336,8 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
             return (s.value,)
         case Store():
             return (s.offset, s.value) if s.guard is None else (s.offset, s.value, s.guard)
+        case Prefetch():
+            return (s.offset,)
         case If():
             return (s.condition,)
         case AsyncCopy():

@@ -14,6 +14,7 @@ from autofuse.loops.ir import (
     LaneReduce,
     Let,
     LoopKind,
+    Prefetch,
     Role,
     Scope,
     Stmt,
@@ -77,6 +78,9 @@ class _Checker:
                     raise self.fail(f"buffer {s.buffer.name} is written before it is allocated")
                 if s.buffer.scope is Scope.GLOBAL and not s.buffer.written:
                     raise self.fail(f"input {s.buffer.name} is written")
+            case Prefetch():
+                if s.buffer not in buffers or s.buffer.scope is not Scope.GLOBAL or LoopKind.VECTOR.value in inside:
+                    raise self.fail(f"{s.buffer.name} is fetched ahead, but is no parameter, or inside a vector loop")
             case TransposeTile():
                 if s.buffer not in buffers or s.buffer.scope is not Scope.REGISTER or s.buffer.size != s.side**2:
                     raise self.fail(f"{s.buffer.name} is no square tile in registers of side {s.side}")

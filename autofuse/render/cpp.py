@@ -18,7 +18,7 @@ from autofuse.errors import CompileError, VerificationError
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, Load, Var, cast_to, load, rewrite
-from autofuse.loops.ir import Alloc, Buffer, Kernel, Let, Scope, Store, TransposeTile
+from autofuse.loops.ir import Alloc, Buffer, Kernel, Let, Prefetch, Scope, Store, TransposeTile
 from autofuse.render.cpp_expr import ExpressionWriter, Frame
 from autofuse.render.cpp_flatten import Branch, Fold, Item, Line, Loop, flatten_kernel, registers
 from autofuse.render.cpp_types import SCALAR, TYPES, Mode, Namer, Value, stored, vector_type
@@ -135,6 +135,9 @@ class _Writer:
                 self.allocate(b)
             case Line(TransposeTile() as s):
                 self.turn(s)
+            case Line(Prefetch() as s):
+                near = 2 if s.far else 3  # the second cache, or the first
+                self.line(f"__builtin_prefetch({self.names[s.buffer]} + {self.w.scalar(s.offset)}, 0, {near});")
             case Line(Let() as s):
                 self.let(s, Mode(item.lane))
             case Line(Store() as s):
@@ -321,6 +324,8 @@ def _roots(item: Item) -> Iterable[Expr]:
         case Line(Store() as s):
             value = cast_to(s.value, s.buffer.dtype)
             return (s.offset, value) if s.guard is None else (s.offset, value, s.guard)
+        case Line(Prefetch() as s):
+            return (s.offset,)
         case Fold():
             return item.values
         case Loop():

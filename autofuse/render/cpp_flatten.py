@@ -23,6 +23,7 @@ from autofuse.loops.ir import (
     LaneReduce,
     Let,
     LoopKind,
+    Prefetch,
     Scope,
     Stmt,
     Store,
@@ -38,9 +39,9 @@ MOST_LINES = 16384
 
 @dataclass(frozen=True)
 class Line:
-    """A Let, Store, Alloc or TransposeTile; `lane` is the variable of the vector loop around it, or None."""
+    """A Let, Store, Prefetch, Alloc or TransposeTile; `lane` is the variable of the vector loop around it, or None."""
 
-    stmt: Let | Store | Alloc | TransposeTile
+    stmt: Let | Store | Prefetch | Alloc | TransposeTile
     lane: Var | None
 
 
@@ -82,9 +83,12 @@ def flatten_kernel(kernel: Kernel, vector_bytes: int) -> tuple[Item, ...]:
     return tuple(_Flattener(kernel, Widths(kernel, vector_bytes)).block(kernel.body.body, _Meaning(), None))
 
 
+_RENDERED = (For, Let, Alloc, Store, Prefetch, If, Barrier, LaneReduce, ThreadReduce, TransposeTile)
+
+
 def _refuse(kernel: Kernel) -> None:
     for s in statements(kernel.body):
-        if not isinstance(s, (For, Let, Alloc, Store, If, Barrier, LaneReduce, ThreadReduce, TransposeTile)):
+        if not isinstance(s, _RENDERED):
             raise CompileError(f"kernel {kernel.family}: no rendering of {type(s).__name__} on the host yet")
         if isinstance(s, Alloc) and s.buffer.scope is Scope.FRAGMENT:
             raise CompileError(f"kernel {kernel.family}: no rendering of fragments on the host yet")
@@ -180,6 +184,8 @@ class _Flattener:
                         return
                     guard = None
                 yield self.line(Store(s.buffer, at(s.offset), at(s.value), guard, s.stream), lane)
+            case Prefetch():
+                yield self.line(Prefetch(s.buffer, at(s.offset), s.far), lane)
             case Alloc() | TransposeTile():
                 yield self.line(s, lane)
             case LaneReduce():
@@ -187,7 +193,7 @@ class _Flattener:
             case _:
                 pass  # a barrier among one thread
 
-    def line(self, stmt: Let | Store | Alloc | TransposeTile, lane: Var | None) -> Line:
+    def line(self, stmt: Let | Store | Prefetch | Alloc | TransposeTile, lane: Var | None) -> Line:
         self.lines += 1
         if self.lines > MOST_LINES:
             raise CompileError(f"kernel {self.kernel.family}: unrolls to more than {MOST_LINES} statements")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_contract import Case, Maker, check, in_space, schedules, target
+from host_contract import Case, Maker, check, in_space, run, schedules, target
 
-from autofuse.ir.expr import Load, walk
+from autofuse.ir.expr import Apply, Load, walk
+from autofuse.kernels.base import Schedule
 from autofuse.kernels.irregular import Irregular, irregular
 from autofuse.kernels.reduce_host import ReduceHost
-from autofuse.loops.ir import For, LoopKind, expressions, statements
+from autofuse.loops.ir import For, If, LoopKind, Prefetch, expressions, statements
 
 FAMILY = ReduceHost()
 
@@ -39,6 +40,19 @@ def reduced(op: str, x: tuple[int, ...], axes: tuple[int, ...], dtype: type = np
     return g.case(g.op(op, product, g.b.constant(np.array(axes, np.int64)), keepdims=0))
 
 
+def softmax(x: tuple[int, ...], dtype: type = np.float32) -> Case:
+    """Softmax of a sum, over the last axis."""
+    g = Maker(dtype)
+    return g.case(g.op("Softmax", g.op("Add", g.input(*x), g.input(*x)), axis=-1))
+
+
+def normalised(x: tuple[int, ...], by: str = "ReduceSum") -> Case:
+    """x divided by what an operator reduces its rows' magnitudes to."""
+    g = Maker()
+    a = g.input(*x)
+    return g.case(g.op("Div", a, g.op(by, g.op("Abs", a), g.b.constant(np.array([-1], np.int64)), keepdims=1)))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "depthwise 3x3": lambda: depthwise((1, 32, 14, 19), (3, 3), pads=[1, 1, 1, 1]),
     "depthwise stride 2": lambda: depthwise((1, 24, 17, 35), (3, 3), pads=[1, 1, 1, 1], strides=[2, 2]),
@@ -62,6 +76,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "one column": lambda: reduced("ReduceProd", (9, 1), (0,)),
     "rows with a tail": lambda: reduced("ReduceSum", (5, 3, 77), (2,)),
     "short rows": lambda: reduced("ReduceMin", (70, 7), (1,)),
+    "softmax": lambda: softmax((9, 3, 200)),
+    "softmax half": lambda: softmax((21, 64), np.float16),
     "everything": lambda: reduced("ReduceSum", (6, 45), (0, 1)),
 }
 
@@ -118,3 +134,57 @@ def test_accesses_lane_by_lane_are_counted() -> None:
     assert len(same) == len(mixed) == 2
     assert all(i == Irregular() for i in same)
     assert all(i.strided + i.scattered > 0 for i in mixed)
+
+
+@pytest.mark.parametrize("ahead", (0, 1))
+@pytest.mark.parametrize("together", (1, 2, 4))
+@pytest.mark.parametrize("x", ((37, 100), (3, 7, 64), (2, 16), (1, 5)))
+def test_rows_together(x: tuple[int, ...], together: int, ahead: int, tmp_path: Path) -> None:
+    """Any number of rows, also fewer than are reduced together, with tails and without."""
+    for case in (softmax(x), normalised(x)):
+        variant = next(v for v in FAMILY.variants(case.program, target()) if v.algorithm == "inner")
+        choices = {**FAMILY.heuristic(variant, target()).values, "together": together, "ahead": ahead, "task": 512}
+        check(case, FAMILY, variant, Schedule.of(choices), target(), tmp_path)
+
+
+def test_the_next_row_is_fetched_once_in_the_last_sweep_that_reads_it() -> None:
+    """A softmax reads its input in two sweeps and what it kept in the third; each line of the row after the next pair is asked for once."""
+    case = softmax((4096, 256))
+    variant = next(v for v in FAMILY.variants(case.program, target()) if v.algorithm == "inner")
+    schedule = FAMILY.heuristic(variant, target())
+    assert schedule.flag("ahead") and schedule.integer("together") == 2
+    (launch,) = FAMILY.lower(variant, schedule, target()).launches
+    found = [s for s in statements(launch.kernel.body) if isinstance(s, Prefetch)]
+    # two inputs, two rows, four vectors a round
+    assert len(found) == 16 and not any(s.far for s in found)
+    assert {s.buffer.name for s in found} == {"x0", "x1"}
+    small = FAMILY.heuristic(
+        next(v for v in FAMILY.variants(softmax((64, 256)).program, target()) if v.algorithm == "inner"), target()
+    )
+    assert not small.flag("ahead"), "what lies in the second cache needs no hints"
+
+
+def test_quotients_by_sums_of_any_size(tmp_path: Path) -> None:
+    """A reciprocal stands for a sum only where it is an ordinary number: else the quotients are those of a division."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((12, 48)).astype(np.float32)
+    x *= np.array([1, 1e-42, 1e-38, 1e-30, 1e30, 4e36, 0, 1, 1, 1, 1e-39, 2e-45], np.float32)[:, None]
+    x[7, 5], x[8, 5], x[9, 5] = np.inf, -np.inf, np.nan
+    case = normalised(x.shape)
+    variant = next(v for v in FAMILY.variants(case.program, target()) if v.algorithm == "inner")
+    (got,) = run(variant, FAMILY.heuristic(variant, target()), FAMILY, [x], target(), tmp_path)
+    with np.errstate(all="ignore"):
+        expected = x / np.abs(x).sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+    assert np.isfinite(expected[[0, 1, 2, 3, 4, 5, 10, 11]]).all() and np.isnan(expected[[6, 9]]).all()
+    np.testing.assert_allclose(got.reshape(x.shape), expected, rtol=1e-6, atol=1e-45)
+
+
+def test_quotients_by_exact_values_stay_quotients() -> None:
+    """A greatest value is no sum: what it divides may be rounded to integers next, where the last bit decides."""
+    for by, products in (("ReduceSum", True), ("ReduceMax", False)):
+        case = normalised((64, 48), by)
+        variant = next(v for v in FAMILY.variants(case.program, target()) if v.algorithm == "inner")
+        (launch,) = FAMILY.lower(variant, FAMILY.heuristic(variant, target()), target()).launches
+        every = list(statements(launch.kernel.body))
+        assert any(isinstance(s, If) for s in every) is products
+        assert any(isinstance(e, Apply) and e.fn == "div" for s in every for r in expressions(s) for e in walk(r))
