@@ -280,7 +280,20 @@ class ExpressionWriter:
             return self.value(plain, mode)
         if mode.lane is None or mode.element:
             return Value(self._scalar_apply(e, mode))
-        return vector_apply(self, e, mode)
+        quotient = self._as_quotient(e)
+        assert isinstance(quotient, Apply)
+        return vector_apply(self, quotient, mode)
+
+    def _as_quotient(self, e: Apply) -> Expr:
+        """a * (1 / b) as a / b, where the reciprocal differs from lane to lane and nothing else wants it: one multiplication and one
+        rounding less, and the same infinities and NaNs but where 1 / b alone would leave the range."""
+        match e:
+            case Apply("mul", (a, Apply("div", (Const(value=1), b)) as r)) | Apply(
+                "mul", (Apply("div", (Const(value=1), b)) as r, a)
+            ) if e.dtype.is_float and self.counts[r] == 1 and self.depends(b):
+                return apply("div", (a, b), e.dtype)
+            case _:
+                return e
 
     def _scalar_apply(self, e: Apply, mode: Mode) -> str:
         t = [self.value(a, mode).text for a in e.args]

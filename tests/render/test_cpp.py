@@ -272,3 +272,26 @@ def test_powers_by_constants(host: CpuDevice, power: float) -> None:
     a[:2] = 0, np.inf
     with np.errstate(divide="ignore"):
         np.testing.assert_allclose(run(host, kernel, a)[0], np.power(a, np.float32(power)), rtol=1e-6)
+
+
+def test_products_with_reciprocals(host: CpuDevice) -> None:
+    """x * (1 / y) is one division where nothing else wants the reciprocal, with the same infinities and NaNs."""
+    a, b = normal(100), normal(100)
+    a[:6] = 0, np.inf, -np.inf, np.nan, 1, 1
+    b[:6] = 0, np.inf, 0, 2, np.nan, -np.inf
+
+    def once(x: Expr, y: Expr) -> Expr:
+        return call("mul", x, call("div", const(1.0, F32), y))
+
+    def twice(x: Expr, y: Expr) -> Expr:
+        inverse = call("div", const(1.0, F32), y)
+        return call("add", call("mul", inverse, x), inverse)
+
+    texts = [render_cpp(masked_map(100, body, (F32, F32), F32), 64) for body in (once, twice)]
+    assert ["0x1.0000000000000p+0f) /" in t for t in texts] == [False, True]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = 1 / b
+        found = run(host, masked_map(100, once, (F32, F32), F32), a, b)[0]
+        np.testing.assert_allclose(found, a * inverse, rtol=3e-7)
+        found = run(host, masked_map(100, twice, (F32, F32), F32), a, b)[0]
+        np.testing.assert_allclose(found, a * inverse + inverse, rtol=1e-5, atol=1e-5)
