@@ -10,7 +10,7 @@ import numpy as np
 
 from autofuse.devices.base import BufferRef, Launch, Port, Program
 from autofuse.devices.cpuinfo import usable_cores
-from autofuse.devices.memory import aligned_copy, is_aligned
+from autofuse.devices.memory import aligned_copy, is_aligned, together
 from autofuse.engine.lowering import Lowering, Ready
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.engine.storage import Interval, Sharing, place
@@ -202,9 +202,9 @@ class _SegmentBuilder:
     def _packed(self) -> tuple[np.ndarray, ...]:
         """All constants as the kernels read them, in aligned memory; packing moves bytes, so threads help."""
         if sum(a.nbytes for _, _, a in self.packing) < _FEW_BYTES:
-            return tuple(_pack(*p) for p in self.packing)
+            return tuple(together([_pack(*p) for p in self.packing]))
         with ThreadPoolExecutor(usable_cores()) as pool:
-            return tuple(pool.map(lambda p: _pack(*p), self.packing))
+            return tuple(together(list(pool.map(lambda p: _pack(*p), self.packing))))
 
     # ---- building
 

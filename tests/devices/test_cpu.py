@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from autofuse.devices.base import BufferRef, Compiled, Launch, Program
 from autofuse.devices.cache import KernelCache, content_key
 from autofuse.devices.cpu import CpuDevice
 from autofuse.devices.cpuinfo import host_info, usable_cores
-from autofuse.devices.memory import OutputPool, is_aligned
+from autofuse.devices.memory import Memory, OutputPool, is_aligned, together
 from autofuse.devices.toolchain import find_toolchain, first_lines
 from autofuse.errors import CompileError, StorageError, ToolchainError, UsageError
 from autofuse.ir.expr import call, const
@@ -258,3 +259,37 @@ def test_workers_keep_off_the_callers_core() -> None:
         assert mask < allowed and len(mask) == len(allowed) - 1
     executable.close()
     device.close()
+
+
+def test_memory_is_private_and_asks_for_large_pages() -> None:
+    """Shared memory gets no large pages where a system gives it none, and is written by processes that were forked."""
+    memory = Memory(3 << 20)
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    starts = [k for k, l in enumerate(lines) if "-" in l.split(" ")[0] and len(l.split(" ")[1]) == 4]
+    for k in starts:
+        low, high = (int(x, 16) for x in lines[k].split(" ")[0].split("-"))
+        if low <= memory.address < high:
+            assert lines[k].split(" ")[1] == "rw-p"
+            assert " hg" in next(l for l in lines[k:] if l.startswith("VmFlags:"))
+            assert memory.address % (2 << 20) == 0 and memory.address + (4 << 20) <= high
+            return
+    raise AssertionError("the memory is no mapping of this process")
+
+
+def test_small_arrays_lie_together() -> None:
+    """Each at a multiple of 64 bytes, with its values, none over another; large ones are not copied."""
+    large = np.zeros(3 << 20, np.uint8)
+    arrays = [RNG.standard_normal((3, k)).astype(np.float32) for k in (1, 0, 17, 64)] + [
+        large,
+        np.arange(5, dtype=np.int8),
+    ]
+    found = together(arrays)
+    assert found[4] is large
+    small = [a for a in found if a is not large]
+    for a, b in zip(arrays, found, strict=True):
+        assert b.dtype == a.dtype and b.shape == a.shape and np.array_equal(a, b)
+    assert all(is_aligned(a) and a.flags.c_contiguous for a in small)
+    ends = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in small if a.nbytes)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert ends[-1][1] - ends[0][0] <= sum(a.nbytes + 64 for a in small)
+    assert together([large]) == [large]
