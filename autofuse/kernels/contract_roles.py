@@ -138,7 +138,7 @@ def vanishing(e: Expr) -> frozenset[Expr]:
     """The comparisons without which an expression is zero: those in the conditions of selects against 0."""
     match e:
         case Apply("select", (c, a, Const(value=v))) if v == 0:
-            return frozenset(_conjunction(c)) | vanishing(a)
+            return frozenset(conjuncts(c)) | vanishing(a)
         case Apply("cast", (a,)) if a.dtype.has_zero:
             return vanishing(a)
         case Apply("mul", (a, b)):
@@ -147,10 +147,11 @@ def vanishing(e: Expr) -> frozenset[Expr]:
             return frozenset()
 
 
-def _conjunction(c: Expr) -> tuple[Expr, ...]:
+def conjuncts(c: Expr) -> tuple[Expr, ...]:
+    """The conditions that hold where a condition does: the parts of nested ands."""
     match c:
         case Apply("and", (a, b)):
-            return (*_conjunction(a), *_conjunction(b))
+            return (*conjuncts(a), *conjuncts(b))
         case _:
             return (c,)
 

@@ -1,7 +1,8 @@
 """What a variant computes and moves at least, whatever its schedule: the ground of lower bounds.
 
-Vectors are whole: an axis of 55 elements costs 64 in vectors of 16. An algorithm counts its own products (Winograd has fewer), and half of its
-transforms, since shared sums may save as much. What is prepared when an engine is built is read as it lies in memory.
+Products with padding are not counted, as kernels skip them. Vectors are whole: an axis of 55 elements costs 64 in vectors of 16. An algorithm
+counts its own products (Winograd has fewer), and half of its transforms, since shared sums may save as much. What is prepared when an engine is
+built is read as it lies in memory.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from autofuse.fusion.chain import Chain, chain_of
 from autofuse.fusion.form import Form, analyse
 from autofuse.fusion.region import RegionProgram, Step, Verdict
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import loads
+from autofuse.ir.expr import loads, variables
 from autofuse.ir.stage import Kind
 from autofuse.ir.target import Target
 from autofuse.kernels.attention_host import whole_products as attention_products
 from autofuse.kernels.base import Variant
 from autofuse.kernels.contract_layouts import vector_axis
-from autofuse.kernels.contract_roles import contraction
+from autofuse.kernels.contract_roles import contraction, vanishing
+from autofuse.kernels.padding_share import share_of_products
 from autofuse.kernels.winograd_shape import whole_products
 from autofuse.kernels.winograd_transform import setting
 
@@ -47,7 +49,8 @@ def least_products(variant: Variant, target: Target) -> float:
 
 
 def _counted(program: RegionProgram, step: Step, is_cuda: bool) -> float:
-    return step.stage.flops / (1.0 if _wide(program, step) else _NARROW[is_cuda])
+    counted = step.stage.flops * share_of_products(program, step)
+    return counted / (1.0 if _wide(program, step) else _NARROW[is_cuda])
 
 
 def _wide(program: RegionProgram, step: Step) -> bool:
@@ -59,7 +62,10 @@ def _whole_vectors(variant: Variant, target: Target) -> float:
     found = contraction(variant.program)
     if found is None or not variant.algorithm.startswith("direct-"):
         return 1.0
-    n = vector_axis(found, variant)[1].extent or 1
+    axis = vector_axis(found, variant)[1]
+    if any(axis in variables(c) for f in found.factors for c in vanishing(f)):
+        return 1.0  # the last vector may lie in the padding of some products whole
+    n = axis.extent or 1
     lanes = target.lanes(found.dtype.itemsize)
     return -(-n // lanes) * lanes / n
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info
+from onnx.numpy_helper import from_array
 from replay import HOST
 from search_graphs import matmul
 
@@ -35,6 +38,30 @@ def test_vectors_are_whole() -> None:
         ]
         assert tiled
         assert all(least_products(v, HOST) == pytest.approx(2 * 64 * 32 * lanes) for v in tiled)
+
+
+def convolution(extent: int, taps: int, pad: int) -> RegionProgram:
+    weights = from_array(np.ones((16, 16, taps), np.float32), "w")
+    shape = [1, 16, extent]
+    made = make_graph(
+        [make_node("Conv", ["x", "w"], ["y"], pads=[pad, pad])],
+        "padded",
+        [make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weights],
+    )
+    graph = import_model(make_model(made))
+    return program_of(graph, Partitioner(graph, HOST).unfused().regions[0])
+
+
+@pytest.mark.parametrize(("extent", "taps", "pad"), [(1, 3, 1), (2, 3, 1), (7, 3, 1), (9, 5, 2), (4, 3, 0), (1, 1, 2)])
+def test_products_with_padding_are_not_counted(extent: int, taps: int, pad: int) -> None:
+    program = convolution(extent, taps, pad)
+    outputs = extent + 2 * pad - taps + 1
+    inside = sum(0 <= i + k - pad < extent for i in range(outputs) for k in range(taps))
+    tiled = [v for v in variants(program, HOST) if v.family == "contract_host" and v.algorithm == "direct-i0"]
+    assert tiled
+    assert all(least_products(v, HOST) == pytest.approx(2 * 16 * 16 * inside) for v in tiled)
 
 
 def test_winograd_has_fewer_products_and_larger_weights() -> None:
