@@ -7,8 +7,9 @@ All are kernels of the usual families with results that numpy knows at once. The
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -100,6 +101,24 @@ def plausible(m: Measurement, target: Target, threads: int) -> bool:
         m.bytes_model / seconds <= CACHED * _IMPOSSIBLE * assumed.bytes
         and m.flops / seconds <= _IMPOSSIBLE * assumed.flops
     )
+
+
+def merged(new: Measurement, old: Measurement | None) -> Measurement:
+    """A calibration with the fastest runs of two; those of another kernel text say nothing."""
+    if (
+        old is None
+        or not old.ok
+        or (old.family, old.algorithm, old.schedule) != (new.family, new.algorithm, new.schedule)
+    ):
+        return new
+    return replace(new, samples_ns=tuple(sorted((*new.samples_ns, *old.samples_ns))[: len(new.samples_ns)]))
+
+
+def near_best(new: Measurement, old: Measurement | None) -> bool:
+    """Whether a calibration came near the best that was seen; true where there is none."""
+    if old is None or not old.ok or not new.ok or old.schedule != new.schedule:
+        return new.ok
+    return statistics.median(new.samples_ns) <= STEADY * statistics.median(old.samples_ns)
 
 
 def calibrate(device: Device) -> dict[str, Measurement]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,22 +24,30 @@ from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.measure import arrays
 from autofuse.measure.bench import Choice
-from autofuse.measure.calibrate import NAMES, STEADY, Reached, calibration_kernels, key_of, plausible, reached
+from autofuse.measure.calibrate import (
+    NAMES,
+    SIGNATURE,
+    Reached,
+    calibration_kernels,
+    key_of,
+    merged,
+    near_best,
+    plausible,
+    reached,
+)
 from autofuse.measure.client import DeviceFactory, TrialFailed, WorkerClient
 from autofuse.measure.compiling import compile_choices, compile_plan
+from autofuse.measure.handles import Handles
+from autofuse.measure.ledger import Ledger
 from autofuse.measure.noise import Learnt, Patience, Watched
 from autofuse.measure.oracle import WHOLE_FLOPS, graph_flops
 from autofuse.measure.programs import constant_bytes, region_bytes, repetition
 from autofuse.measure.protocol import (
     Calibrate,
-    Close,
     OpenEngine,
     OpenKernel,
     OpenPeer,
     Prepare,
-    Request,
-    Shoot,
-    Stamps,
     WriteReference,
 )
 from autofuse.measure.racing import RaceRules, race
@@ -48,7 +55,6 @@ from autofuse.measure.records import Records
 from autofuse.measure.reference import Tolerance
 from autofuse.measure.result import Measurement, Opened, Status
 from autofuse.measure.scratch import Scratch
-from autofuse.measure.seeding import Seeding
 
 _OPEN_BYTES = 1 << 30
 _MOST_OPEN = 16
@@ -83,11 +89,10 @@ class DeviceBench:
     ) -> None:
         self.device = device
         self.graph = graph
-        self.records = records
-        self._seeding = Seeding(records) if records is not None else None
         self.tolerance = tolerance if tolerance is not None else Tolerance()
         self.limits = limits if limits is not None else Limits()
         self.notes: list[str] = []
+        self._ledger = Ledger(records, self._note)
         self.oracle = ""
         self.checks_first_plan = False
         self._folder = Scratch()
@@ -95,12 +100,8 @@ class DeviceBench:
         self._inputs = inputs
         usable = 0 if device.target.is_cuda else _usable_memory()
         self._client = WorkerClient(factory, device.threads, memory if memory is not None else usable)
-        self._handle = 0
-        self._opened: dict[int, tuple[Request, int, float]] = {}
-        self._failures: dict[int, tuple[Status, str]] = {}
+        self._handles = Handles(self._client, self._note)
         self._model_ready = False
-        self._unwritten: dict[tuple[str, str], Measurement] = {}
-        self._trouble = ""
         self._learnt = Learnt()
         self._rounds = self._busy = 0
         self._waited = 0.0
@@ -133,11 +134,11 @@ class DeviceBench:
         again: int = 0,
     ) -> list[Measurement]:
         """See Bench."""
-        self._describe(program)
+        self._ledger.describe(program)
         blanks = compile_choices(self.device, choices)
         state = "rotated" if self._rotate and any(t.constant for t in program.inputs) else "warm"
-        known = self._known([b.key for b in blanks[again:] if b.key], state)
-        out = [b if k < again else known.get(b.key, b) for k, b in enumerate(blanks)]
+        known = self._ledger.find([b.key for b in blanks[again:] if b.key], state, program.signature)
+        out = [b if k < again or b.key not in known else _as_asked(known[b.key], b) for k, b in enumerate(blanks)]
         out = [replace(m, state=state) if not m.cached else m for m in out]
         todo = [k for k, m in enumerate(out) if not m.cached and m.status is Status.SKIPPED and not m.reason]
         # Schedules that come to the same text are one kernel.
@@ -145,10 +146,10 @@ class DeviceBench:
         twins = {k: first_with[out[k].key] for k in todo if first_with[out[k].key] != k}
         todo = [k for k in todo if k not in twins]
         if not todo:
-            self._store(out)
+            self._ledger.store(out)
             return out
         try:
-            self._ask(Prepare(program, dict(constants), self._folder.name), self.limits.prepare)
+            self._handles.ask(Prepare(program, dict(constants), self._folder.name), self.limits.prepare)
         except TrialFailed as e:
             reason = f"its reference could not be computed: {e.reason}"
             return [replace(m, reason=reason) if k in todo else m for k, m in enumerate(out)]
@@ -159,7 +160,7 @@ class DeviceBench:
             part = todo[first : first + at_once]
             for k, m in self._batch({k: choices[k] for k in part}, {k: out[k] for k in part}, deadline).items():
                 out[k] = m
-            self._store([out[k] for k in part])
+            self._ledger.store([out[k] for k in part])
         for k, twin in twins.items():
             m = out[twin]
             out[k] = replace(
@@ -179,30 +180,16 @@ class DeviceBench:
 
     def known(self, signature: str) -> list[Measurement]:
         """See Bench."""
-        if self.records is None:
-            return []
-        try:
-            return self.records.of_signature(signature)
-        except StorageError as e:
-            self._note(str(e))
-            return []
+        return self._ledger.of_signature(signature)
 
     def seeds(self, program: RegionProgram) -> list[Measurement]:
         """See Bench."""
-        if self._seeding is None:
-            return []
-        try:
-            return self._seeding.rows(program)
-        except StorageError as e:
-            self._note(str(e))
-            return []
+        return self._ledger.seeds(program)
 
-    def _describe(self, program: RegionProgram) -> None:
-        try:
-            if self._seeding is not None:
-                self._seeding.describe(program)
-        except StorageError as e:
-            self._note(str(e))
+    @property
+    def seeding_notes(self) -> list[str]:
+        """What the records of other compilers, drivers and devices were used for, in words."""
+        return self._ledger.seeding_notes
 
     def _batch(
         self, choices: Mapping[int, Choice], blanks: Mapping[int, Measurement], deadline: float
@@ -212,7 +199,7 @@ class DeviceBench:
         for k, (variant, schedule) in choices.items():
             seconds = estimate(variant, self.target, self.threads)
             request = OpenKernel(
-                self._next(),
+                self._handles.number(),
                 variant,
                 schedule,
                 repetition(variant, seconds, self._rotate if constant_bytes(variant) else 0),
@@ -221,13 +208,12 @@ class DeviceBench:
                 special=not variant.tolerant,
             )
             limit = self.limits.open + 1000 * seconds
-            opened = self._open(request, limit)
+            opened = self._handles.open(request, limit)
             out[k] = replace(out[k], status=opened.status, reason=opened.reason, error=opened.error)
             if opened.ok:
                 handles[k] = request.handle
-                self._opened[request.handle] = (request, self._client.generation, limit)
             elif opened.status is not Status.SKIPPED:
-                self._store([out[k]])  # before the next one is loaded, which may end this process or the machine
+                self._ledger.store([out[k]])  # before the next one is loaded, which may end this process or the machine
         place = {h: k for k, h in handles.items()}
 
         def enough() -> bool:
@@ -243,7 +229,7 @@ class DeviceBench:
         try:
             samples = race(list(place), shots, _KERNEL_RACE, enough, over).samples
             for h, k in place.items():
-                failed = self._failures.get(h)
+                failed = self._handles.failure(h)
                 if failed is not None:
                     out[k] = replace(out[k], status=failed[0], reason=failed[1])
                 elif samples[h]:
@@ -270,44 +256,14 @@ class DeviceBench:
             )
             self.notes.append(self._noise_note)
 
-    def _known(self, keys: Sequence[str], state: str) -> dict[str, Measurement]:
-        if self.records is None:
-            return {}
-        try:
-            return self.records.find(keys, state)
-        except StorageError as e:
-            self._note(str(e))
-            return {}
-
-    def _store(self, rows: Sequence[Measurement]) -> None:
-        """Write rows down. What cannot be written now is tried again with the next rows, and at the end."""
-        if self.records is None:
-            return
-        # What the budget skipped was not observed: it stays open.
-        for m in rows:
-            if m.key and m.status is not Status.SKIPPED and not m.cached:
-                self._unwritten[m.key, m.state] = m
-        if not self._unwritten:
-            return
-        try:
-            self.records.add(list(self._unwritten.values()))
-            self._unwritten.clear()
-        except StorageError as e:
-            self._trouble = str(e)
-
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    @property
-    def seeding_notes(self) -> list[str]:
-        """What the records of other compilers, drivers and devices were used for, in words."""
-        return self._seeding.notes() if self._seeding is not None else []
-
     def reached(self, deadline: float) -> Reached:
         """See Bench."""
         keys = {key_of(name): name for name in NAMES}
-        rows = {keys[k]: m for k, m in self._known(list(keys), "warm").items()}
+        rows = {keys[k]: m for k, m in self._ledger.find(list(keys), "warm", SIGNATURE).items()}
         steady = False
         for name in [n for n, m in rows.items() if not plausible(m, self.target, self.threads)]:
             self._note(f"a recorded calibration ({name}) cannot be true: it is not used, and measured again")
@@ -316,12 +272,12 @@ class DeviceBench:
         if time.monotonic() < deadline:
             try:
                 self.device.compile(calibration_kernels(self.target, self.threads))
-                found = self._ask(Calibrate(), self.limits.prepare)
+                found = self._handles.ask(Calibrate(), self.limits.prepare)
                 if not isinstance(found, dict):
                     raise LaunchError(f"the process answered {type(found).__name__}")
-                steady = all(_near_best(m, rows.get(name)) for name, m in found.items())
-                rows = {name: _merged(m, rows.get(name)) for name, m in found.items()}
-                self._store(list(rows.values()))
+                steady = all(near_best(m, rows.get(name)) for name, m in found.items())
+                rows = {name: merged(m, rows.get(name)) for name, m in found.items()}
+                self._ledger.store(list(rows.values()))
             except (TrialFailed, LaunchError) as e:
                 self._note(f"the device could not be calibrated: {e}")
         return replace(reached(rows, self.target, self.threads), steady=steady)
@@ -338,7 +294,7 @@ class DeviceBench:
         wanted = str(self._path("wanted.npz"))
         reference = wanted if Path(wanted).exists() else ""
         request = OpenEngine(
-            self._next(),
+            self._handles.number(),
             plan,
             str(self._path("graph.pickle")),
             str(self._path("inputs.npz")),
@@ -349,9 +305,7 @@ class DeviceBench:
         # Kernels are compiled: what is left is to prepare the weights and to run once.
         weights = sum(a.nbytes for a in self.graph.constants.values())
         limit = self.limits.open + weights / _PREPARED_BYTES + graph_flops(self.graph) / _SLOWEST_FLOPS
-        opened = self._open(request, limit)
-        if opened.ok:
-            self._opened[request.handle] = (request, self._client.generation, limit)
+        opened = self._handles.open(request, limit)
         return request.handle, replace(opened, seconds=time.perf_counter() - start)
 
     def prepare(self) -> None:
@@ -371,7 +325,7 @@ class DeviceBench:
         if graph_flops(self.graph) <= WHOLE_FLOPS:
             request = WriteReference(*(str(self._path(n)) for n in ("graph.pickle", "inputs.npz", "wanted.npz")))
             try:
-                self._ask(request, self.limits.model)
+                self._handles.ask(request, self.limits.model)
                 self.oracle = "the whole model in float64 numpy"
                 self.checks_first_plan = False
             except TrialFailed as e:
@@ -381,127 +335,39 @@ class DeviceBench:
     def open_peer(self, name: str, model: bytes | str) -> tuple[int, Opened]:
         """See Bench."""
         self.prepare()
-        request = OpenPeer(self._next(), name, model, str(self._path("inputs.npz")), self.threads)
-        limit = self.limits.open + self.limits.model
-        try:
-            self._client.ask(request, limit)
-        except TrialFailed as e:
-            return -1, Opened(e.status, e.reason)
-        self._opened[request.handle] = (request, self._client.generation, limit)
-        return request.handle, Opened(Status.OK)
+        request = OpenPeer(self._handles.number(), name, model, str(self._path("inputs.npz")), self.threads)
+        opened = self._handles.open_peer(request, self.limits.open + self.limits.model)
+        return request.handle if opened.ok else -1, opened
 
     def stamps(self, handle: int, repeats: int) -> np.ndarray | None:
         """See Bench."""
-        if not self._revive([handle]):
-            return None
-        try:
-            found = self._client.ask(Stamps(handle, repeats), self.limits.shoot + self.limits.open)
-        except TrialFailed as e:
-            self._note(f"time could not be stamped around launches: {e.reason}")
-            return None
-        return found if isinstance(found, np.ndarray) else None
+        return self._handles.stamps(handle, repeats, self.limits.shoot + self.limits.open)
 
     # ---- handles
 
     def shoot(self, handles: Sequence[int], rounds: int, repeats: int) -> dict[int, list[int]]:
         """See Bench."""
-        alive = self._revive(handles)
-        spared = False
         limit = self.limits.shoot + repeats * graph_flops(self.graph) / _SLOWEST_FLOPS
-        while alive:
-            try:
-                got = self._client.ask(Shoot(tuple(alive), rounds, repeats), limit)
-            except TrialFailed as e:
-                if e.killed and not spared:
-                    spared = True
-                    alive = self._revive(alive)
-                    continue
-                culprit = e.handle if e.handle in alive else alive[0]
-                self._fail(culprit, e.status, e.reason)
-                alive = self._revive([h for h in alive if h != culprit])
-                continue
-            if not _are_samples(got, alive):
-                self._fail(alive[0], Status.CRASHED, "the process answered with what are no times")
-                alive = self._revive(alive[1:])
-                continue
-            assert isinstance(got, dict)
-            return {h: list(got[h]) for h in alive}
-        return {}
+        return self._handles.shoot(handles, rounds, repeats, limit)
 
     def failure(self, handle: int) -> tuple[Status, str] | None:
         """See Bench."""
-        return self._failures.get(handle)
+        return self._handles.failure(handle)
 
     def release(self, handle: int) -> None:
         """See Bench."""
-        found = self._opened.pop(handle, None)
-        if found is None or found[1] != self._client.generation or not self._client.alive:
-            return
-        try:
-            self._client.ask(Close(handle), self.limits.open)
-        except TrialFailed as e:
-            self._note(f"a candidate could not be closed: {e.reason}")
+        self._handles.release(handle, self.limits.open)
 
     def close(self) -> None:
         """See Bench."""
         self._client.close()
-        self._store(())
-        if self._unwritten:
-            self._note(self._trouble)
+        self._ledger.close()
         for text in getattr(self.device, "notes", ()):
             self._note(text)
         self._folder.close()
 
-    def _next(self) -> int:
-        self._handle += 1
-        return self._handle
-
     def _path(self, name: str) -> Path:
         return Path(self._folder.name) / name
-
-    def _ask(self, request: Request, limit: float) -> object:
-        """The answer to a request that can be repeated: a process that was killed from outside gets a second chance, since that says nothing
-        of what it was doing; one that the system ends for want of memory is ended again."""
-        try:
-            return self._client.ask(request, limit)
-        except TrialFailed as e:
-            if not e.killed:
-                raise
-        return self._client.ask(request, limit)
-
-    def _open(self, request: OpenKernel | OpenEngine, limit: float) -> Opened:
-        try:
-            opened = self._ask(request, limit)
-        except TrialFailed as e:
-            return Opened(e.status, e.reason)
-        if not isinstance(opened, Opened):
-            return Opened(Status.CRASHED, f"the process answered {type(opened).__name__}")
-        return opened
-
-    def _fail(self, handle: int, status: Status, reason: str) -> None:
-        self._failures[handle] = (status, reason)
-        self._opened.pop(handle, None)
-
-    def _revive(self, handles: Sequence[int]) -> list[int]:
-        """The handles that can be run, those loaded again that a dead worker took with it."""
-        alive: list[int] = []
-        for h in handles:
-            entry = self._opened.get(h)
-            if entry is None:
-                continue
-            request, generation, limit = entry
-            if generation != self._client.generation or not self._client.alive:
-                try:
-                    self._ask(request, limit)
-                except TrialFailed as e:
-                    self._fail(h, e.status, e.reason)
-                    continue
-                self._opened[h] = (request, self._client.generation, limit)
-            alive.append(h)
-        # Loading one may have ended the process that the others live in.
-        if any(self._opened[h][1] != self._client.generation for h in alive):
-            return self._revive(alive)
-        return alive
 
 
 _KERNEL_RACE = RaceRules(
@@ -514,29 +380,10 @@ _WAIT_SHARE, _LONGEST_WAIT, _ALL_WAITS = 0.02, 1.0, 20.0
 _WORTH_TELLING = 0.1
 
 
-def _merged(new: Measurement, old: Measurement | None) -> Measurement:
-    """A calibration with the fastest runs of two; those of another kernel text say nothing."""
-    if (
-        old is None
-        or not old.ok
-        or (old.family, old.algorithm, old.schedule) != (new.family, new.algorithm, new.schedule)
-    ):
-        return new
-    return replace(new, samples_ns=tuple(sorted((*new.samples_ns, *old.samples_ns))[: len(new.samples_ns)]))
-
-
-def _near_best(new: Measurement, old: Measurement | None) -> bool:
-    """Whether a calibration came near the best that was seen; true where there is none."""
-    if old is None or not old.ok or not new.ok or old.schedule != new.schedule:
-        return new.ok
-    return statistics.median(new.samples_ns) <= STEADY * statistics.median(old.samples_ns)
-
-
-def _are_samples(got: object, handles: Sequence[int]) -> bool:
-    """Whether an answer holds times of all handles."""
-    return isinstance(got, dict) and all(
-        isinstance(got.get(h), list) and got[h] and all(type(n) is int and n > 0 for n in got[h]) for h in handles
-    )
+def _as_asked(known: Measurement, asked: Measurement) -> Measurement:
+    """What is known of a kernel text, under the names by which it was asked for: another schedule or layout may have come to the same text."""
+    how = {k: getattr(asked, k) for k in ("family", "algorithm", "layouts", "schedule", "flops", "bytes_model")}
+    return replace(known, **how)
 
 
 def _usable_memory() -> int:

@@ -1,7 +1,8 @@
 """Records: what was ever measured on this machine, in one SQLite table that all tunes share.
 
-A row is a kernel (the digest of its texts, flags and compiler) on a device with a number of threads in a cache state; its environment names
-the compiler or driver. Adding a choice to a search space leaves all other rows valid. Rows of another device or environment of
+A row is a kernel (the digest of its texts, flags and compiler) of a signature on a device with a number of threads in a cache state; its
+environment names the compiler or driver. Two signatures that come to the same text have a row each: right numbers of one say nothing of the other.
+Adding a choice to a search space leaves all other rows valid. Rows of another device or environment of
 the same kind are never taken for measured: they are seeds, and are measured again. The file is in WAL mode, so that several tunes may read and
 write at once, and every row is on the disk before the next candidate is tried. Rows that make no sense are passed over. A damaged file is
 put aside, never deleted, and the rows that can still be read in it are taken over; one that can't be written is read.
@@ -24,55 +25,12 @@ from typing import TypeVar
 from autofuse.errors import StorageError
 from autofuse.measure.mending import alone, put_aside, salvage
 from autofuse.measure.result import Measurement, Status
-
-VERSION = 1
-"""Of the table's meaning: rows of another version are passed over."""
+from autofuse.measure.schema import COLUMNS, VERSION, prepare
 
 _BUSY_SECONDS = 10.0
 _SOON_SECONDS = 0.2  # the wait for a file that was found to be locked before
 _CHUNK = 400  # SQLite takes at most 999 parameters a statement in old builds
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS measurements (
-    key TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER NOT NULL, state TEXT NOT NULL,
-    version INTEGER NOT NULL, signature TEXT NOT NULL, family TEXT NOT NULL, algorithm TEXT NOT NULL, layouts TEXT NOT NULL,
-    schedule TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, samples_ns TEXT NOT NULL, error REAL,
-    compile_seconds REAL NOT NULL, registers INTEGER NOT NULL, spill_bytes INTEGER NOT NULL, shared_bytes INTEGER NOT NULL,
-    flops INTEGER NOT NULL, bytes_model INTEGER NOT NULL, measured_at REAL NOT NULL, environment TEXT NOT NULL DEFAULT '',
-    repeats INTEGER NOT NULL DEFAULT 1, noisy TEXT NOT NULL DEFAULT '[]', tune TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY (key, device, threads, state)
-)
-"""
-JOURNAL_SCHEMA = (
-    """
-    CREATE TABLE IF NOT EXISTS tunes (
-        tune TEXT PRIMARY KEY, model TEXT NOT NULL, graph TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER NOT NULL,
-        accuracy TEXT NOT NULL, process TEXT NOT NULL, began_at REAL NOT NULL, state TEXT NOT NULL, steady INTEGER NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS plans (
-        tune TEXT NOT NULL, graph TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER NOT NULL, accuracy TEXT NOT NULL,
-        plan_key TEXT NOT NULL, plan TEXT NOT NULL, samples_ns TEXT NOT NULL, PRIMARY KEY (tune)
-    )
-    """,
-)
-"""Tables of autofuse.measure.journal."""
-_SIGNATURES = (
-    "CREATE TABLE IF NOT EXISTS signatures (signature TEXT PRIMARY KEY, family TEXT NOT NULL, traits TEXT NOT NULL)"
-)
-_INDEX = "CREATE INDEX IF NOT EXISTS by_signature ON measurements (signature, device, threads, state)"
-_COLUMNS = (
-    "key, state, version, signature, family, algorithm, layouts, schedule, status, reason, samples_ns, error, "
-    "compile_seconds, registers, spill_bytes, shared_bytes, flops, bytes_model, repeats, noisy, tune"
-)
-_ADDED = {
-    "environment": "TEXT NOT NULL DEFAULT ''",
-    "repeats": "INTEGER NOT NULL DEFAULT 1",
-    "noisy": "TEXT NOT NULL DEFAULT '[]'",
-    "tune": "TEXT NOT NULL DEFAULT ''",
-}
-"""Columns that tables of earlier versions lack."""
 _HERE = "device=? AND threads=? AND environment IN ('', ?)"
 """The rows that hold as they are. Those of the time before environments were written down are trusted by their keys."""
 
@@ -141,17 +99,7 @@ class Records:
             found = c.execute("PRAGMA quick_check(1)").fetchone()
             if found is None or found[0] != "ok":
                 raise sqlite3.DatabaseError(str(found[0] if found else "no answer"))
-            with c:
-                for statement in (_SCHEMA, _SIGNATURES, *JOURNAL_SCHEMA):
-                    c.execute(statement)
-            _add_columns(c)
-            # A table of this name from elsewhere has other columns; better to notice now than at the first insert.
-            have = {row[1] for row in c.execute("PRAGMA table_info(measurements)")}
-            missing = set(_COLUMNS.split(", ")) - have
-            if missing:
-                raise sqlite3.DatabaseError(f"its table has no column {min(missing)}")
-            with c:
-                c.execute(_INDEX)
+            prepare(c)
         except BaseException:
             c.close()
             raise
@@ -179,7 +127,7 @@ class Records:
         for mode in ("mode=ro", "immutable=1"):
             c = sqlite3.connect(f"{where}?{mode}", timeout=_SOON_SECONDS, check_same_thread=False, uri=True)
             try:
-                c.execute(f"SELECT {_COLUMNS}, measured_at FROM measurements LIMIT 1").fetchall()
+                c.execute(f"SELECT {COLUMNS}, measured_at FROM measurements LIMIT 1").fetchall()
             except sqlite3.DatabaseError:
                 c.close()
                 continue
@@ -194,16 +142,16 @@ class Records:
     def _here(self) -> tuple[str, int, str]:
         return self.device, self.threads, self.environment
 
-    def find(self, keys: Iterable[str], state: str) -> dict[str, Measurement]:
-        """The rows of these kernels on this device, by key. Rows that can't be understood are left out."""
+    def find(self, keys: Iterable[str], state: str, signature: str) -> dict[str, Measurement]:
+        """The rows of these kernels of a signature on this device, by key. Rows that can't be understood are left out."""
         wanted = list(dict.fromkeys(keys))
         found: dict[str, Measurement] = {}
         for k in range(0, len(wanted), _CHUNK):
             part = wanted[k : k + _CHUNK]
             marks = ",".join("?" * len(part))
             rows = self._ask(
-                f"SELECT {_COLUMNS} FROM measurements WHERE {_HERE} AND state=? AND key IN ({marks})",
-                (*self._here, state, *part),
+                f"SELECT {COLUMNS} FROM measurements WHERE {_HERE} AND state=? AND signature=? AND key IN ({marks})",
+                (*self._here, state, signature, *part),
             )
             for m in filter(None, map(_measurement, rows)):
                 found[m.key] = m
@@ -212,7 +160,7 @@ class Records:
     def of_signature(self, signature: str) -> list[Measurement]:
         """Every row of a kernel signature on this device, the oldest first."""
         rows = self._ask(
-            f"SELECT {_COLUMNS} FROM measurements WHERE {_HERE} AND signature=? ORDER BY measured_at",
+            f"SELECT {COLUMNS} FROM measurements WHERE {_HERE} AND signature=? ORDER BY measured_at",
             (*self._here, signature),
         )
         return [m for m in map(_measurement, rows) if m is not None]
@@ -221,7 +169,7 @@ class Records:
         """Rows of a signature that do not hold here, with where they are from in words: of another driver or compiler, number of
         threads, or device of the same kind. Those of this device come first."""
         rows = self._ask(
-            f"SELECT {_COLUMNS}, device, threads, environment FROM measurements WHERE signature=? AND device LIKE ? "
+            f"SELECT {COLUMNS}, device, threads, environment FROM measurements WHERE signature=? AND device LIKE ? "
             f"AND NOT ({_HERE}) ORDER BY device=? DESC, threads=? DESC, measured_at",
             (signature, f"{self.device.partition('|')[0]}|%", *self._here, self.device, self.threads),
         )
@@ -274,7 +222,7 @@ class Records:
         fresh = [m for m in rows if not m.cached]
         if not fresh or not self.writable:
             return
-        names = ("device", "threads", "environment", *_COLUMNS.split(", "), "measured_at")
+        names = ("device", "threads", "environment", *COLUMNS.split(", "), "measured_at")
         marks = ",".join("?" * len(names))
         into = f"INTO measurements ({', '.join(names)}) VALUES ({marks})"
         now = time.time()
@@ -333,21 +281,6 @@ class Records:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _add_columns(c: sqlite3.Connection) -> None:
-    """Bring a table of an earlier version up to date; all its rows stay."""
-    there = {str(row[1]) for row in c.execute("PRAGMA table_info(measurements)")}
-    if not {"key", "samples_ns"} <= there:
-        return
-    for name, kind in _ADDED.items():
-        if name not in there:
-            try:
-                with c:
-                    c.execute(f"ALTER TABLE measurements ADD COLUMN {name} {kind}")
-            except sqlite3.OperationalError as e:
-                if "duplicate column" not in str(e):  # another tune was faster
-                    raise
 
 
 def _columns(m: Measurement) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from autofuse.fusion.partition import Edge, Partitioner
 from autofuse.fusion.region import Verdict
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
-from autofuse.measure.calibrate import NAMES, key_of, reached
+from autofuse.measure.calibrate import NAMES, SIGNATURE, key_of, reached
 from autofuse.measure.oracle import graph_flops
 from autofuse.measure.records import Records, default_path
 from autofuse.report import structure
@@ -101,7 +101,7 @@ def known_rates(target: Target, threads: int) -> tuple[Calibration, bool]:
         try:
             with Records(identity_of(target), threads, path) as records:
                 keys = {key_of(name): name for name in NAMES}
-                rows = {keys[k]: m for k, m in records.find(list(keys), "warm").items()}
+                rows = {keys[k]: m for k, m in records.find(list(keys), "warm", SIGNATURE).items()}
         except StorageError:
             rows = {}
         found = reached(rows, target, threads)

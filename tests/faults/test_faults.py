@@ -56,11 +56,11 @@ def test_a_crash_does_not_replace_a_time_but_a_wrong_number_does(tmp_path: Path)
         r.add([ROW])
         for status in (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY):
             r.add([replace(ROW, status=status, reason="it happens", samples_ns=())])
-            assert r.find(["k1"], "warm")["k1"] == ROW
+            assert r.find(["k1"], "warm", "sig")["k1"] == ROW
         r.add([replace(ROW, status=Status.WRONG, reason="off", samples_ns=())])
-        assert r.find(["k1"], "warm")["k1"].status is Status.WRONG
+        assert r.find(["k1"], "warm", "sig")["k1"].status is Status.WRONG
         r.add([replace(ROW, status=Status.TIMEOUT, reason="late", samples_ns=())])
-        assert r.find(["k1"], "warm")["k1"].status is Status.TIMEOUT
+        assert r.find(["k1"], "warm", "sig")["k1"].status is Status.TIMEOUT
 
 
 def test_replacing_files_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,4 +118,4 @@ def test_records_of_before_the_journal_are_taken_over(tmp_path: Path) -> None:
         c.execute("DROP TABLE plans")
     c.close()
     with Records("cpu", 2, path) as r:
-        assert r.find(["k1"], "warm")["k1"] == ROW and not r.notes
+        assert r.find(["k1"], "warm", "sig")["k1"] == ROW and not r.notes

@@ -30,7 +30,7 @@ def test_a_row_comes_back_as_it_was_written(path: Path) -> None:
     with Records("cpu", 2, path) as r:
         r.add([ROW, failed])
     with Records("cpu", 2, path) as r:
-        found = r.find(["k1", "k2", "k3"], "warm")
+        found = r.find(["k1", "k2", "k3"], "warm", "sig")
         assert found == {"k1": ROW, "k2": failed}
         assert all(m.cached for m in found.values())
         assert found["k1"].seconds == pytest.approx(20e-9)
@@ -42,7 +42,7 @@ def test_rows_of_another_device_threads_or_state_are_not_used(path: Path, other:
     with Records("cpu", 2, path) as r:
         r.add([ROW])
     with Records(other[0], other[1], path) as r:
-        assert r.find(["k1"], other[2]) == {}
+        assert r.find(["k1"], other[2], "sig") == {}
 
 
 def test_a_newer_row_replaces_the_older_and_cached_rows_are_not_written(path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_newer_row_replaces_the_older_and_cached_rows_are_not_written(path: Pa
         r.add([ROW])
         r.add([replace(ROW, samples_ns=(7,))])
         r.add([replace(ROW, samples_ns=(9,), cached=True)])
-        assert r.find(["k1"], "warm")["k1"].samples_ns == (7,)
+        assert r.find(["k1"], "warm", "sig")["k1"].samples_ns == (7,)
         assert r.count() == 1
 
 
@@ -76,7 +76,40 @@ def test_foreign_rows_are_passed_over(path: Path, change: str) -> None:
     with sqlite3.connect(path) as c:
         c.execute(f"UPDATE measurements SET {change} WHERE key = 'k1'")
     with Records("cpu", 2, path) as r:
-        assert list(r.find(["k1", "k2"], "warm")) == ["k2"]
+        assert list(r.find(["k1", "k2"], "warm", "sig")) == ["k2"]
+
+
+def test_signatures_with_the_same_text_do_not_answer_for_each_other(path: Path) -> None:
+    """The numbers of one may be wrong, as where its tensors lie otherwise, and its bytes are its own."""
+    other = replace(ROW, signature="other", status=Status.WRONG, reason="off by 1", samples_ns=(), bytes_model=99)
+    with Records("cpu", 2, path) as r:
+        r.add([ROW])
+        assert r.find(["k1"], "warm", "other") == {}
+        r.add([other])
+        assert r.find(["k1"], "warm", "sig") == {"k1": ROW} and r.find(["k1"], "warm", "other") == {"k1": other}
+        assert r.of_signature("sig") == [ROW] and r.of_signature("other") == [other] and r.count() == 2
+
+
+def test_a_table_with_one_row_a_text_keeps_its_rows_and_takes_more(path: Path) -> None:
+    with Records("cpu", 2, path) as r:
+        r.add([ROW, replace(ROW, key="k2")])
+    with sqlite3.connect(path) as c:
+        (made,) = c.execute("SELECT sql FROM sqlite_master WHERE name='measurements'").fetchone()
+        c.execute("ALTER TABLE measurements RENAME TO before")
+        c.execute(made.replace("PRIMARY KEY (key, signature, device", "PRIMARY KEY (key, device"))
+        c.execute("INSERT INTO measurements SELECT * FROM before")
+        c.execute("DROP TABLE before")
+    c.close()
+    other = replace(ROW, signature="other")
+    with Records("cpu", 2, path) as r:
+        r.add([other])
+        assert r.find(["k1", "k2"], "warm", "sig") == {"k1": ROW, "k2": replace(ROW, key="k2")}
+        assert r.of_signature("other") == [other] and not r.notes
+    with sqlite3.connect(path) as c:
+        tables = {name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+        assert tables == {"measurements", "signatures", "tunes", "plans"}
+        assert c.execute("SELECT COUNT(*) FROM sqlite_master WHERE name='by_signature'").fetchone() == (1,)
+    c.close()
 
 
 def test_a_table_of_an_earlier_version_keeps_its_rows(path: Path) -> None:
@@ -88,7 +121,7 @@ def test_a_table_of_an_earlier_version_keeps_its_rows(path: Path) -> None:
     marked = replace(ROW, key="k2", repeats=2, noisy=(1,), samples_ns=(20, 25))
     with Records("cpu", 2, path) as r:
         r.add([marked])
-        assert r.find(["k1", "k2"], "warm") == {"k1": ROW, "k2": marked}
+        assert r.find(["k1", "k2"], "warm", "sig") == {"k1": ROW, "k2": marked}
         assert not r.notes
 
 

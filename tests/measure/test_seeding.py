@@ -101,14 +101,14 @@ def test_rows_from_elsewhere_are_seeds_and_said_to_be(
     p = product(8, 8, 8)
     with Records("cpu|a", 2, path, "g++ 13") as r:
         r.add([replace(ROW, signature=p.signature)])
-        assert r.find(["k1"], "warm") and r.elsewhere(p.signature) == []
+        assert r.find(["k1"], "warm", p.signature) and r.elsewhere(p.signature) == []
     with Records(device, threads, path, environment) as r:
-        assert r.find(["k1"], "warm") == {} and r.of_signature(p.signature) == []
+        assert r.find(["k1"], "warm", p.signature) == {} and r.of_signature(p.signature) == []
         seeding = Seeding(r)
         assert [m.key for m in seeding.rows(p)] == ["k1"]
         assert len(seeding.notes()) == 1 and origin in seeding.notes()[0] and "measured again" in seeding.notes()[0]
         r.add([replace(ROW, signature=p.signature, samples_ns=(5,))])
-        assert r.find(["k1"], "warm")["k1"].samples_ns == (5,)
+        assert r.find(["k1"], "warm", p.signature)["k1"].samples_ns == (5,)
     with Records("cuda|sm_90", 1, path, "driver 580") as r:
         assert Seeding(r).rows(p) == []  # the CPU's tiles say nothing of a GPU
 
@@ -123,4 +123,4 @@ def test_a_table_without_environments_keeps_its_rows(tmp_path: Path) -> None:
     c.close()
     with Records("cpu", 2, path, "g++ 13") as r:
         assert r.notes == []
-        assert r.find(["k1"], "warm")["k1"].samples_ns == ROW.samples_ns
+        assert r.find(["k1"], "warm", "sig")["k1"].samples_ns == ROW.samples_ns
