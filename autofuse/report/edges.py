@@ -20,7 +20,7 @@ from autofuse.search.outcome import Calibration, PlanRow, TuneOutcome
 EDGE_COLUMNS = columns(
     "edge:i value:i value_name shape dtype bytes:i producer:i producer_name producer_label consumer:i consumer_name "
     "consumer_label state rule reason nodes price_us:f other_us:f other_measured_us:f other_least_us:f plans_fusing:i "
-    "best_fusing_ms:f"
+    "best_fusing_ms:f studies"
 )
 
 
@@ -128,6 +128,7 @@ def _table(graph: Graph, rates: Calibration, judge: Judge) -> pd.DataFrame:
                 "other_least_us": _microseconds(reason.least),
                 "plans_fusing": evidence.plans,
                 "best_fusing_ms": evidence.best_ms,
+                "studies": "; ".join(reason.studies),
             }
         )
     return typed(rows, EDGE_COLUMNS)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from autofuse.errors import UsageError
 from autofuse.report.units import bytes_text, microseconds_text
-from autofuse.search.exact.reasons import FUSED
+from autofuse.search.exact.reasons import FUSED, SLOWER
 
 _LISTED = 40
 
@@ -58,7 +58,7 @@ def line(row: pd.Series) -> str:
     rule = f" [{row['rule']}]" if row["rule"] else ""
     nodes = f" (at {row['nodes']})" if row["nodes"] else ""
     told = f"{row['state']}{rule}: {row['reason']}{nodes}; it costs about {microseconds_text(row['price_us'])} by the model"
-    return f"{head}  ({size})\n      {told}{_other(row, 'fused')}"
+    return f"{head}  ({size})\n      {told}{_other(row, 'fused')}{_searched(row)}"
 
 
 def _other(row: pd.Series, how: str) -> str:
@@ -72,6 +72,12 @@ def _other(row: pd.Series, how: str) -> str:
     if least == least:
         parts.append(f"at least {signed(least)} by the bounds")
     return f"\n      {how} instead, all else chosen anew: {', '.join(parts)}" if parts else ""
+
+
+def _searched(row: pd.Series) -> str:
+    """How far the kernels were searched by which a fusion was measured to be slower: by what rule that ended."""
+    known = row["state"] == SLOWER and row["studies"]
+    return f"\n      studies of the kernels that fuse it: {row['studies']}" if known else ""
 
 
 def signed(us: float) -> str:

@@ -22,6 +22,7 @@ from autofuse.report.units import (
     gain_text,
     microseconds_text,
     milliseconds_text,
+    off_text,
     percent_text,
 )
 
@@ -142,6 +143,8 @@ _PLAN_COLUMNS: list[Column] = [
     ("median", lambda s: milliseconds_text(s["median_ms"]), True),
     ("p10", lambda s: milliseconds_text(s["p10_ms"]), True),
     ("p90", lambda s: milliseconds_text(s["p90_ms"]), True),
+    ("kernels summed", lambda s: milliseconds_text(s["estimate_ms"]), True),
+    ("off", lambda s: off_text(s.get("additive_error", float("nan"))), True),
     ("launches", lambda s: str(s["launches"]), True),
     ("bytes", lambda s: bytes_text(s["bytes_model"]), True),
     ("of floor", lambda s: percent_text(s["share_of_floor"]), True),

@@ -16,6 +16,7 @@ from autofuse.report.units import (
     gain_text,
     microseconds_text,
     milliseconds_text,
+    off_text,
     percent_text,
 )
 
@@ -48,20 +49,23 @@ def gains(r: Results) -> Table:
 
 
 def trade_offs(rows: pd.DataFrame, most: int = 15) -> Table:
-    """The plans that ran right, fastest first, then what became of the others."""
+    """The plans that ran right, fastest first. "summed" is the additive figure, the sum of its kernels, and "off" how far that was from
+    the whole plan when it was tried ("-" where some of them had not been measured by then); "floor" is its share of the time, "front" the
+    Pareto front, and * the best plan."""
     good = rows[rows["status"] == "ok"].sort_values("median_ms")
     shown = good.head(most)
     more = f" (the fastest {len(shown)} of {len(good)})" if len(good) > len(shown) else ""
     found = table(
         f"Measured plans{more}",
-        "", "plan", "step", ">median", ">p10", ">p90", ">launches", ">bytes", ">of floor", "bound", ">memory", ">error", "Pareto",
+        "plan", "step", ">median", ">p10", ">p90", ">summed", ">off", ">launches", ">bytes", ">floor", "bound", ">memory", ">error", "front",
     )  # fmt: skip
     for s in shown.to_dict(orient="records"):
         found.add_row(
-            "*" if s["best"] else "",
-            str(s["plan"])[:8],
+            f"{'*' if s['best'] else ' '}{str(s['plan'])[:8]}",
             _STEP_NAMES.get(s["step"], str(s["step"])),
             *[milliseconds_text(s[k]) for k in ("median_ms", "p10_ms", "p90_ms")],
+            milliseconds_text(s["estimate_ms"]),
+            off_text(s.get("additive_error", float("nan"))),
             str(s["launches"]),
             bytes_text(s["bytes_model"]),
             percent_text(s["share_of_floor"]),

@@ -48,3 +48,8 @@ def percent_text(share: float) -> str:
 def gain_text(gain: float) -> str:
     """A ratio of times: 1.85x."""
     return "-" if math.isnan(gain) else f"{gain:.2f}x"
+
+
+def off_text(share: float) -> str:
+    """A relative difference with its sign: -14 %."""
+    return "-" if math.isnan(share) else f"{100 * share:+.0f} %"

@@ -34,6 +34,7 @@ from autofuse.report.explain import explain_text
 from autofuse.report.folder import write_results
 from autofuse.report.html import html_report
 from autofuse.report.results import Results, open_results
+from autofuse.report.units import milliseconds_text, off_text
 from autofuse.search.exact.reasons import BOUNDED, FAILED, FUSED, ILLEGAL, LIMIT, OPEN, SLOWER, Reason
 from autofuse.search.outcome import Calibration, PlanRow, TuneOutcome
 from autofuse.search.tune import identity_of
@@ -88,6 +89,16 @@ def test_explaining_one_edge_by_index_value_or_node(transformer_results: Results
     assert transformer_results.explain_text(ends) == by_index
     assert transformer_results.explain_text(ends[::-1]) == by_index
     assert transformer_results.explain_text([str(row["producer"]), str(row["consumer"])]) == by_index
+
+
+def test_a_fusion_that_was_slower_says_how_far_its_kernels_were_searched(transformer_results: Results) -> None:
+    edges = transformer_results.verdicts.copy()
+    row = edges.index[edges["state"] == SLOWER][0]
+    edges.loc[row, "studies"] = "0123abcd closed: 32 trials in a row gained less than the noise of 1.2%"
+    text = explain_text(edges, [f"e{edges.loc[row, 'edge']}"])
+    assert text.endswith("studies of the kernels that fuse it: " + str(edges.loc[row, "studies"]))
+    edges.loc[row, "state"] = OPEN
+    assert "studies" not in explain_text(edges, [f"e{edges.loc[row, 'edge']}"])
 
 
 def test_explaining_what_lies_between(transformer_results: Results) -> None:
@@ -306,6 +317,20 @@ def test_nothing_gained_is_said_plainly(transformer_results: Results, tmp_path_f
 def test_peers_are_told_as_they_are(transformer_results: Results) -> None:
     line = summary.peers(transformer_results)[0]
     assert line.startswith("slower (") and "onnxruntime" in line
+
+
+def test_the_additive_figure_stands_beside_the_measured_one(transformer_results: Results) -> None:
+    rows = transformer_results.trade_offs
+    text = render(terminal.trade_offs(rows))
+    for row in rows[rows["status"] == "ok"].itertuples():
+        line = next(x for x in text.splitlines() if milliseconds_text(row.median_ms) in x)
+        assert milliseconds_text(row.estimate_ms) in line and off_text(row.additive_error) in line
+    assert "-14 %" in text and "-10 %" in text
+    html = html_report(transformer_results)
+    assert "kernels summed" in html and "-14 %" in html
+    unknown = rows.assign(additive_error=float("nan"))
+    assert "-14 %" not in render(terminal.trade_offs(unknown))
+    assert render(terminal.trade_offs(rows.drop(columns=["additive_error"])))  # of an earlier version
 
 
 def test_terminal_report_shows_failures_and_the_best(transformer_results: Results) -> None:

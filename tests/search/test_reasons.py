@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 
 import pytest
 import search_graphs
@@ -120,6 +121,9 @@ def test_a_fusion_that_is_slower_says_by_how_much() -> None:
         found = reason(outcome, product, product + 1)
         assert found.state == SLOWER and "slower by 900 us (225.0 %) by measured kernels" in found.text
         assert found.measured == pytest.approx(9e-4) and found.price == pytest.approx(9e-4)
+        assert len(found.studies) == 1 and re.fullmatch(
+            r"[0-9a-f]{8} (closed: .+|open: \d+ candidates tried)", found.studies[0]
+        )
         apart = reason(outcome, product + 1, product + 2)
         assert apart.state == FUSED and apart.price == pytest.approx(1e-4)
 

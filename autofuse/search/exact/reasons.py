@@ -40,7 +40,8 @@ SAME = 1e-3
 class Reason:
     """`price` is what the other choice costs in seconds by the likely costs, `measured` by measured kernels alone, `least` with the
     kernels concerned at their bounds and all others as measured: at least so much. Infinity: it can't be had (by measured kernels: some were
-    not measured); NaN: not known. A negative `least` is what it may gain at most."""
+    not measured); NaN: not known. A negative `least` is what it may gain at most. `studies` says of the kernels that the best measured plan with
+    the other choice has for it how far each was searched: by which rule its study is closed, or that it is open."""
 
     state: str
     rule: str = ""
@@ -49,13 +50,17 @@ class Reason:
     price: float = math.nan
     measured: float = math.nan
     least: float = math.nan
+    studies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Prices:
+    """`columns` are those with the wish in the best measured plan that has it."""
+
     price: float
     measured: float
     least: float
+    columns: tuple[int, ...] = ()
 
     def of(self, state: str, rule: str = "", text: str = "", nodes: tuple[NodeId, ...] = ()) -> Reason:
         return Reason(state, rule, text, nodes, self.price, self.measured, self.least)
@@ -130,7 +135,7 @@ class EdgeJudge:
                 return found.of(FAILED, "", failures)
             reason = "no plan holds a region with both: what the others would need can't be supplied"
             return found.of(ILLEGAL, "supply", reason, tuple(sorted(pair)))
-        return self._by_costs(columns, found)
+        return replace(self._by_costs(columns, found), studies=self._studies(found.columns))
 
     # ---- by costs
 
@@ -170,7 +175,8 @@ class EdgeJudge:
             return self._seconds(costs, fixed, deadline - time.monotonic())
 
         measured = self.optimum["measured"]
-        known, likely = solved(self.costs["measured"]), solved(self.costs["likely"])
+        known, chosen = self._solved(self.costs["measured"], fixed, deadline - time.monotonic())
+        likely = solved(self.costs["likely"])
         own = list(self.costs["measured"].columns)
         for k in columns:
             own[k] = self._lower.columns[k]
@@ -178,16 +184,28 @@ class EdgeJudge:
         if math.isinf(least):  # what stands beside them was not measured either
             mixed = [c if math.isfinite(c) else self._lower.columns[k] for k, c in enumerate(own)]
             least = solved(Costs(mixed, self._lower.reorders))
-        return _Prices(_above(likely, self.optimum["likely"]), _above(known, measured), _above(least, measured))
+        price, more = _above(likely, self.optimum["likely"]), _above(known, measured)
+        return _Prices(price, more, _above(least, measured), tuple(k for k in chosen if k in columns))
 
     def _seconds(self, costs: Costs, fixed: Fixed, seconds: float) -> float:
         """What the best solution takes; infinity where there is none, NaN where none was found in time."""
+        return self._solved(costs, fixed, seconds)[0]
+
+    def _solved(self, costs: Costs, fixed: Fixed, seconds: float) -> tuple[float, tuple[int, ...]]:
+        """The same with its columns."""
         if seconds <= 0:
-            return math.nan
+            return math.nan, ()
         solution, bound = self.sampler.solve_fixed(costs, fixed, seconds)
         if solution is None:
-            return math.inf if math.isinf(bound) else math.nan
-        return solution.seconds
+            return (math.inf if math.isinf(bound) else math.nan), ()
+        return solution.seconds, solution.columns if math.isfinite(solution.seconds) else ()
+
+    def _studies(self, columns: Iterable[int]) -> tuple[str, ...]:
+        """How far the kernels of columns were searched, in words, each signature once."""
+        choices = [self.model.choices[k] for k in columns]
+        kernels = dict.fromkeys(c.program.signature for c in choices if c.program is not None)
+        known = self.sampler.pricing.studies.studies
+        return tuple(f"{s[:8]} {known[s].state}" for s in kernels if s in known and known[s].tried)
 
     def _failures(self, columns: Collection[int]) -> str:
         """How the kernels of columns failed, those that did, in words."""
