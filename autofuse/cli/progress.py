@@ -86,5 +86,11 @@ def _best(event: events.Event) -> str:
         return ""
     gain = f" ({gain_text(event.first_ns / event.best_ns)})" if event.first_ns > 0 else ""
     gap = f", at most {event.gap:.1%} left" if event.gap == event.gap and event.gap > 0 else ""
-    spared = f", {event.kernels - event.measured:,} of {event.kernels:,} kernels spared" if event.kernels else ""
-    return f"best {microseconds_text(event.best_ns / 1000)}{gain}{gap}{spared}"
+    return f"best {microseconds_text(event.best_ns / 1000)}{gain}{gap}{_saved(event.kernels)}"
+
+
+def _saved(kernels: events.Kernels) -> str:
+    """What was measured of the kernels that there are, and what the bounds saved."""
+    if not kernels.every:
+        return ""
+    return f", {kernels.measured:,} of {kernels.every:,} kernels measured, {kernels.spared:,} spared by their bounds"

@@ -19,11 +19,21 @@ class Phase(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """Kernels (variants of distinct regions) that a plan may have: how many were `measured`, how many need not be since their bounds already exceed
+    what a better plan could use, and `every` one. The rest is open."""
+
+    measured: int = 0
+    spared: int = 0
+    every: int = 0
+
+
+@dataclass(frozen=True)
 class Event:
     """Where a tune stands. `done` of `total` counts the steps of the phase (total 0: unknown); `best_ns` is the best plan's median so far
     (0 before there is one) and `first_ns` the unfused plan's; `gap` is what is known to be left, relative (NaN where nothing is);
-    `seconds` of `budget` are spent; `text` says in words what is being done. Of `kernels` (variants of distinct regions that a plan may have)
-    `measured` were: the bounds spared the others so far (0 before that is known)."""
+    `seconds` of `budget` are spent; `text` says in words what is being done. `kernels` counts those that a plan may have, with what was
+    measured of them and what the bounds saved (zeros before that is known)."""
 
     phase: Phase
     text: str
@@ -34,8 +44,7 @@ class Event:
     gap: float
     seconds: float
     budget: float
-    measured: int = 0
-    kernels: int = 0
+    kernels: Kernels = Kernels()
 
     @property
     def left(self) -> float:

@@ -18,6 +18,7 @@ from autofuse.errors import UsageError
 from autofuse.fusion.partition import Partition, Partitioner
 from autofuse.kernels.base import Variant
 from autofuse.search.classes import EdgeClass, contested_classes, decode
+from autofuse.search.progress import Kernels
 from autofuse.search.studies_file import StoredTrial
 
 HEURISTIC = ("tpe", "nsga2", "random", "brute-force")
@@ -60,8 +61,8 @@ class PlanSampler(Protocol):
     def gap(self) -> float: ...
 
     @property
-    def spared(self) -> tuple[int, int]:
-        """Kernels that were measured, and how many a plan may have; (0, 0) where that is not counted."""
+    def kernels(self) -> Kernels:
+        """What became of the kernels so far; nothing but zeros where that is not counted."""
 
     def propose(self) -> Proposal | None:
         """The next partition, or None when there is nothing left to propose (by the costs that are known now)."""
@@ -103,8 +104,8 @@ class OptunaPlanSampler:
         return self._kind
 
     @property
-    def spared(self) -> tuple[int, int]:
-        return 0, 0
+    def kernels(self) -> Kernels:
+        return Kernels()
 
     @property
     def gap(self) -> float:

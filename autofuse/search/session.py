@@ -23,7 +23,7 @@ from autofuse.search.book import Book, Entry
 from autofuse.search.budget import Budget
 from autofuse.search.kernel_study import BATCH, KernelStudies
 from autofuse.search.planner import Planner
-from autofuse.search.progress import Event, Phase, Progress
+from autofuse.search.progress import Event, Kernels, Phase, Progress
 from autofuse.search.rows import step_of
 from autofuse.search.samplers import PlanSampler, Proposal
 
@@ -89,9 +89,9 @@ class Session:
         best = self.book.best.ns if self.book.best is not None and self.book.best.ok else 0.0
         first = self.baselines[0].ns if self.baselines and self.baselines[0].ok else 0.0
         gap = self.sampler.gap if self.sampler is not None else float("nan")
-        spared = self.sampler.spared if self.sampler is not None else (0, 0)
+        kernels = self.sampler.kernels if self.sampler is not None else Kernels()
         spent, budget = self.budget.spent, self.budget.seconds
-        self._progress(Event(self._phase, text, done, total, best, first, gap, spent, budget, *spared))
+        self._progress(Event(self._phase, text, done, total, best, first, gap, spent, budget, kernels))
 
     def tell_done(self) -> None:
         """Report the end."""

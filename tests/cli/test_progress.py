@@ -8,10 +8,10 @@ import math
 from rich.console import Console
 
 from autofuse.cli.progress import shown_progress
-from autofuse.search.progress import Event, Phase
+from autofuse.search.progress import Event, Kernels, Phase
 
 
-def event(phase: Phase, text: str = "", **changes: float) -> Event:
+def event(phase: Phase, text: str = "", **changes: object) -> Event:
     fields = {"done": 1, "total": 4, "best_ns": 2e6, "first_ns": 5e6, "gap": math.nan, "seconds": 3.0, "budget": 60.0}
     return Event(phase, text, **{**fields, **changes})  # type: ignore[arg-type]
 
@@ -21,12 +21,12 @@ def test_lines_come_with_phases_not_with_every_event() -> None:
     with shown_progress(console, 60.0) as progress:
         for _ in range(50):
             progress(event(Phase.KERNELS, "[red]conv[/red]"))
-        progress(event(Phase.PLANS, gap=0.1251, measured=214, kernels=3120))
+        progress(event(Phase.PLANS, gap=0.1251, kernels=Kernels(214, 2711, 3120)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     lines = text.splitlines()
     assert len(lines) == 2
     assert "kernels 1/4: [red]conv[/red]; best 2.00 ms (2.50x)" in lines[0]
-    assert "at most 12.5% left, 2,906 of 3,120 kernels spared" in lines[1]
+    assert "at most 12.5% left, 214 of 3,120 kernels measured, 2,711 spared by their bounds" in lines[1]
     assert lines[1].startswith("[   3.0 s, 57 s left] plans")
 
 

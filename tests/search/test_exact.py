@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -37,11 +38,12 @@ from autofuse.search.exact import blocks
 from autofuse.search.exact.blocks import BlockSolver
 from autofuse.search.exact.bounds import Bounds
 from autofuse.search.exact.certificate import Certificate
-from autofuse.search.exact.costs import Pricing
-from autofuse.search.exact.model import Model, guess
+from autofuse.search.exact.costs import Pricing, way_of
+from autofuse.search.exact.model import Model, guess, upper
 from autofuse.search.exact.planning import Setting, partition_of, plan_of
-from autofuse.search.exact.problem import fault_of
+from autofuse.search.exact.problem import Costs, fault_of
 from autofuse.search.exact.program import Fixed
+from autofuse.search.exact.reduced import hopeful_costs, least_with, spared_kernels
 from autofuse.search.exact.regions import Limits, enumerate_regions
 from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.kernel_study import KernelStudies
@@ -110,7 +112,7 @@ def test_a_quick_way_through_many_blocks_is_a_solution_within_its_bound(
     late, weak = solver.sweep(costs, -math.inf)
     assert late is not None and fault_of(problem, late.columns) is None
     assert weak <= best.seconds * (1 + 1e-9) and late.seconds >= quick.seconds
-    monkeypatch.setattr(blocks, "_MANY", 1)
+    monkeypatch.setattr(blocks, "MANY", 1)
     limited, again = BlockSolver(problem, fewest=1).solve(costs, 100.0)
     assert limited is not None and limited.seconds == pytest.approx(best.seconds) == pytest.approx(again)
 
@@ -372,3 +374,56 @@ def test_a_certificate_says_what_it_covers() -> None:
     assert "faster than the bound" in text and "a study is closed when" in text
     nothing = Certificate(enumerated, 20, 9, 0.0, math.inf, 4, 0)
     assert math.isnan(nothing.gap) and nothing.text().startswith("Nothing is proven")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_reduced_costs_are_what_a_column_costs_more_at_least(seed: int) -> None:
+    """Against every other column that computes a node of it being forbidden: so that it must be used."""
+    maker = Maker(seed, nodes=9, views=seed % 4 == 3)
+    problem = maker.problem()
+    costs = maker.costs(problem)
+    solver = BlockSolver(problem, fewest=1)
+    best, _ = solver.solve(costs)
+    least = least_with(solver, costs, 10.0)
+    assert best is not None and least is not None and least.min() <= best.seconds * (1 + 1e-6)
+    assert all(least[k] <= best.seconds * (1 + 1e-6) for k in best.columns)
+    for k, column in enumerate(problem.columns):
+        node = next((n for n in column.nodes if n in problem.once), None)
+        if node is None or not math.isfinite(costs.columns[k]):
+            continue
+        others = [j for j, c in enumerate(problem.columns) if node in c.nodes and j != k]
+        forced = [math.inf if j in others else s for j, s in enumerate(costs.columns)]
+        with_it, _ = BlockSolver(problem, fewest=1).solve(Costs(forced, costs.reorders))
+        if with_it is not None:
+            assert least[k] <= with_it.seconds * (1 + 1e-6), (k, column)
+
+
+@pytest.mark.parametrize("make", [mlp, softmax, chain])
+def test_spared_kernels_are_in_no_better_plan(make: Callable[[], Graph]) -> None:
+    """With the kernels of single operators measured: plans that must have a spared one are no better, whatever all that is open costs."""
+    setup = Setup(make())
+    for region in setup.partitioner.unfused().regions:
+        while setup.studies.step(setup.planner.program(region), math.inf):
+            pass
+    model = setup.model
+    solver = BlockSolver(model.problem)
+    known, _ = solver.solve(model.costs(upper))
+    costs = hopeful_costs(model)
+    assert known is not None and math.isfinite(known.seconds)
+    everything = spared_kernels(model, np.zeros(len(model.choices)), costs, math.inf)
+    for best in (known.seconds, 0.5 * known.seconds, 0.1 * known.seconds):
+        least = least_with(solver, costs, 10.0)
+        assert least is not None
+        spared = spared_kernels(model, least, costs, best)
+        assert everything <= spared  # those that another kernel beats already
+        for k, choice in enumerate(model.choices):
+            if choice.program is None or choice.way is None:
+                continue
+            mine = [v for v in setup.studies.of(choice.program).variants if way_of(v) == choice.way]
+            if not mine or not all(v.key in spared - everything for v in mine):
+                continue
+            nodes = set(model.problem.columns[k].nodes) & model.problem.once
+            others = [j for j, c in enumerate(model.problem.columns) if nodes & set(c.nodes) and j != k]
+            forced = [math.inf if j in others else s for j, s in enumerate(costs.columns)]
+            found, _ = BlockSolver(model.problem).solve(Costs(forced, costs.reorders))
+            assert not nodes or found is None or found.seconds >= best * (1 - 1e-6)

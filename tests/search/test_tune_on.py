@@ -198,7 +198,9 @@ def test_progress_tells_what_is_left_and_what_the_bounds_spared() -> None:
     events: list[Event] = []
     run(graph, ReplayBench(graph, simple), events=events)
     last = [e for e in events if e.phase is Phase.PLANS][-1]
-    assert 0 < last.measured <= last.kernels and last.left == pytest.approx(20 - last.seconds)
+    kernels = last.kernels
+    assert 0 < kernels.measured <= kernels.every and last.left == pytest.approx(20 - last.seconds)
+    assert 0 <= kernels.spared <= kernels.every - kernels.measured
 
 
 @pytest.mark.parametrize("after", [0.3, 2.0, 6.0, 12.0])

@@ -24,7 +24,7 @@ _REMEMBERED = 20_000
 _GENEROUS = 4.0
 """How many times its share of the time a program may take: most take less."""
 _LINEAR_SECONDS = 5.0
-_MANY = 24
+MANY = 24
 """From so many blocks on a quick way through them is looked for first."""
 
 Shape = tuple[object, ...]
@@ -98,13 +98,26 @@ class BlockSolver:
         """The best solution by all ways in which blocks can give values to each other, and the bound; no sweep before: most of it is known."""
         return self._table(costs, time.monotonic() + seconds)
 
+    def transitions(self, costs: Costs, seconds: float) -> list[dict[tuple[State | None, State | None], float]]:
+        """For each block what it costs at least, by how the values at its two ends are given."""
+        deadline = time.monotonic() + seconds
+        out: list[dict[tuple[State | None, State | None], float]] = []
+        lefts: Sequence[State | None] = [None]
+        for k, part in enumerate(self.parts):
+            local = local_costs(part.block, costs)
+            rights: Sequence[State | None] = part.states if part.block.right is not None else [None]
+            share = max((deadline - time.monotonic()) / (len(self.parts) - k), 0.01)
+            out.append({(a, b): self._solve(part, local, a, b, share)[1] for a in lefts for b in rights})
+            lefts = rights
+        return out
+
     def solve(self, costs: Costs, seconds: float = math.inf) -> tuple[Solution | None, float]:
         """The best solution found and the bound below all; no solution where there is none, or none was found in time."""
         deadline = time.monotonic() + seconds
         if not math.isfinite(seconds):
             return self._table(costs, deadline)
         swept: tuple[Solution | None, float] = (None, 0.0)
-        if len(self.parts) >= _MANY:
+        if len(self.parts) >= MANY:
             before, start = self.solved, time.monotonic()
             swept = self.sweep(costs, deadline)
             each = (time.monotonic() - start) / max(1, self.solved - before)
@@ -126,7 +139,7 @@ class BlockSolver:
         state: State | None = None
         ways: list[tuple[int, ...]] | None = []
         bounds: list[float] = []
-        local = [_local(part.block, costs) for part in self.parts]
+        local = [local_costs(part.block, costs) for part in self.parts]
         for k, part in enumerate(self.parts):
             right = ANY if part.block.right is not None else None
             left = ANY if part.block.left is not None else None
@@ -163,7 +176,7 @@ class BlockSolver:
         best: dict[State | None, tuple[float, tuple[tuple[int, ...], ...]]] = {None: (0.0, ())}
         below: dict[State | None, float] = {None: 0.0}
         for k, part in enumerate(self.parts):
-            local = _local(part.block, costs)
+            local = local_costs(part.block, costs)
             least: dict[State | None, tuple[float, tuple[tuple[int, ...], ...]]] = {}
             lower: dict[State | None, float] = {}
             goals: Sequence[State | None] = part.states if part.block.right is not None else [None]
@@ -203,7 +216,8 @@ class BlockSolver:
         return found
 
 
-def _local(block: Block, costs: Costs) -> Costs:
+def local_costs(block: Block, costs: Costs) -> Costs:
+    """The costs of a block's columns and values, in its own numbers."""
     return Costs([costs.columns[k] for k in block.columns], {k: costs.reorder(v) for k, v in enumerate(block.values)})
 
 

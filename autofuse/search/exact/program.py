@@ -251,38 +251,20 @@ class Program:
         """The cheapest solution and the bound below all of them; no solution and infinity where there is none. With ANY to the left there is
         a bound alone, as where the program is `relaxed` to a linear one."""
         deadline = time.monotonic() + seconds
-        count = self._size + len(self._copies)
-        if not count:  # a graph whose outputs are all constants or inputs
+        if not self._size + len(self._copies):  # a graph whose outputs are all constants or inputs
             return Solution((), (), 0.0, 0.0), 0.0
-        prices = np.zeros(count)
-        prices[: self._size] = costs.columns
-        for (v, _, _), y in self._copies.items():
-            prices[y] = costs.reorder(v)
-        usable = np.isfinite(prices)
-        usable[: self._size] &= self._allowed
-        if left is not None and left != ANY:
-            if left.alias:
-                usable[self._join_left] = False
-            for (v, layout, level), y in self._copies.items():
-                if v == self.left and layout != PLAIN and left.layout != PLAIN and level != left.level:
-                    usable[y] = False
-        prices[~usable] = 0.0
+        prices, usable = self.prices(costs, left)
         unit = _SCALE / max(float(prices.max(initial=0.0)), 1e-30)
-        low, high = self._limits(left)
         given = {self.left: (left.layout, left.level)} if self.left is not None and left is not None else {}
         lower = 0.0
-        extra = [self._state_row(right)] if self.right is not None and right is not None else []
         for _ in range(_MOST_CUTS):
-            rows = [*extra, *self._cuts]
-            matrix = vstack([self._matrix, self._sparse(rows)], format="csr") if rows else self._matrix
-            lows = np.concatenate([low, [r.low for r in rows]])
-            highs = np.concatenate([high, [r.high for r in rows]])
+            matrix, lows, highs = self.rows(left, right)
             left_over = deadline - time.monotonic()
             if left_over <= 0:
                 return None, lower
             found = milp(
                 prices * unit,
-                integrality=np.full(count, int(not relaxed), np.int64),
+                integrality=np.full(len(prices), int(not relaxed), np.int64),
                 bounds=Bounds(0, usable.astype(float)),
                 constraints=LinearConstraint(matrix, lows, highs),
                 options={"mip_rel_gap": 0.0, **({"time_limit": left_over} if math.isfinite(left_over) else {})},
@@ -308,6 +290,31 @@ class Program:
                 lower = total
             return Solution(chosen, copies, total, min(lower, total)), min(lower, total)
         return None, lower
+
+    def prices(self, costs: Costs, left: State | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The price of each variable, columns first, then reorders, and which of them may be chosen; what may not be has no price."""
+        prices = np.zeros(self._size + len(self._copies))
+        prices[: self._size] = costs.columns
+        for (v, _, _), y in self._copies.items():
+            prices[y] = costs.reorder(v)
+        usable = np.isfinite(prices)
+        usable[: self._size] &= self._allowed
+        if left is not None and left != ANY:
+            if left.alias:
+                usable[self._join_left] = False
+            for (v, layout, level), y in self._copies.items():
+                if v == self.left and layout != PLAIN and left.layout != PLAIN and level != left.level:
+                    usable[y] = False
+        prices[~usable] = 0.0
+        return prices, usable
+
+    def rows(self, left: State | None = None, right: State | None = None) -> tuple[csr_array, np.ndarray, np.ndarray]:
+        """The rows by which variables depend on each other, with what each is at least and at most; cuts that were found are among them."""
+        low, high = self._limits(left)
+        extra = [self._state_row(right)] if self.right is not None and right is not None else []
+        rows = [*extra, *self._cuts]
+        matrix = vstack([self._matrix, self._sparse(rows)], format="csr") if rows else self._matrix
+        return matrix, np.concatenate([low, [r.low for r in rows]]), np.concatenate([high, [r.high for r in rows]])
 
     def _limits(self, left: State | None) -> tuple[np.ndarray, np.ndarray]:
         low, high = self._low.copy(), self._high.copy()

@@ -9,6 +9,7 @@ best known one may be.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -25,8 +26,10 @@ from autofuse.search.exact.model import Model, Part, guess, lower, upper
 from autofuse.search.exact.planning import Pick, Setting, guessed, measured, partition_of, plan_of
 from autofuse.search.exact.problem import Costs, Solution
 from autofuse.search.exact.program import Fixed
+from autofuse.search.exact.reduced import hopeful_costs, least_with, spared_kernels
 from autofuse.search.exact.regions import Enumerated, Limits, enumerate_regions
 from autofuse.search.planner import Planner
+from autofuse.search.progress import Kernels
 from autofuse.search.samplers import Proposal
 from autofuse.search.studies_file import StoredTrial
 
@@ -38,6 +41,9 @@ _WORTH_A_RUN = 0.97
 """How much better by its kernels than all that was run a plan must be to be run before others are looked for."""
 _SETTLED = 0.99
 """A plan that was run is run again with newer schedules only if they make it faster by this factor."""
+
+_SPARE_SECONDS, _SPARE_SHARE = 2.0, 0.02
+"""What telling how many kernels the bounds spare may take at a time, and of all the time."""
 
 Shape = tuple[object, ...]
 
@@ -101,6 +107,8 @@ class ExactPlanSampler:
         self._upper = math.inf
         self._open = 0
         self._count = 0
+        self._spared: set[str] = set()
+        self._spare_next = -math.inf
 
     @property
     def name(self) -> str:
@@ -144,6 +152,7 @@ class ExactPlanSampler:
         """What is proven, in words."""
         self.check_bounds()
         self._bracket()
+        self._count_spared(last=True)
         return Certificate(
             enumerated=self.enumerated,
             left_out=self.model.left_out,
@@ -160,11 +169,23 @@ class ExactPlanSampler:
         ).text()
 
     @property
-    def spared(self) -> tuple[int, int]:
-        """Kernels (variants of distinct regions) whose time is known, and how many there are: the bounds spare the others so far."""
+    def kernels(self) -> Kernels:
+        """See PlanSampler. What the bounds spare is as of the last time that the optimum by them was asked for."""
         studies = self._studies.studies.values()
-        known = sum(len(s.best.keys() | s.in_place.keys()) for s in studies)
-        return known, sum(len(s.variants) for s in studies)
+        known = {key for s in studies for key in s.best.keys() | s.in_place.keys()}
+        return Kernels(len(known), len(self._spared - known), sum(len(s.variants) for s in studies))
+
+    def _count_spared(self, last: bool = False) -> None:
+        """Find out which kernels the bounds spare, unless too much of the time went into that; for the `last` time as well as can be."""
+        start = time.monotonic()
+        if not math.isfinite(self._upper) or (start < self._spare_next and not last):
+            return
+        costs = hopeful_costs(self.model)
+        least = least_with(self._solver, costs, _SPARE_SECONDS, tight=last)
+        if least is not None:
+            self._spared = spared_kernels(self.model, least, costs, self._upper)
+        now = time.monotonic()
+        self._spare_next = now + (now - start) / _SPARE_SHARE
 
     # ---- solutions
 
@@ -237,6 +258,7 @@ class ExactPlanSampler:
         best, known = self._bracket()
         if best is None:
             return None
+        self._count_spared()
         # The best plan that is known may hold a reorder that was not timed: then nothing is proven yet.
         open_kernels = self._open_in(best) or (self._copies(known) if known is not None else [])
         self._open = len(open_kernels)
