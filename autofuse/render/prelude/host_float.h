@@ -1,7 +1,7 @@
 // Transcendental functions in float, for scalars and vectors by the same operations; double goes to libm, lane by lane.
 //
 // exp, log: below 2 units in the last place. tanh, erf, log1p, sin, cos: below 1e-6 relative. Sources: Cephes (exp, log, sin, cos: the
-// reductions, and the polynomials but for exp's, which is Remez's), the rational minimax forms of tanh and erf that Eigen and XLA use.
+// reductions, and all polynomials but exp's), the rational minimax forms of tanh and erf that Eigen and XLA use.
 #pragma once
 
 #define AF_C(x) af_splat<F>(x)
@@ -17,15 +17,46 @@ template <class V> struct af_single {
 #endif
 #endif
 
+// 2^(k/16) by one instruction as well: exp then needs a cubic polynomial only (Tang 1989)
+#if AF_SCALEF
+#if __has_builtin(__builtin_ia32_permvarsf512_mask)
+#define AF_EXP_STEPS 16
+alignas(64) static const float af_exp_powers[16] = {
+    0x1.0p0f, 0x1.0b5586p0f, 0x1.172b84p0f, 0x1.2387a6p0f, 0x1.306fep0f, 0x1.3dea64p0f, 0x1.4bfdaep0f, 0x1.5ab07ep0f,
+    0x1.6a09e6p0f, 0x1.7a1148p0f, 0x1.8ace54p0f, 0x1.9c4918p0f, 0x1.ae89fap0f, 0x1.c199bep0f, 0x1.d5818ep0f, 0x1.ea4afap0f,
+};
+template <class F> AF F af_exp_power(af_ints<F> k) {  // by the lowest four bits
+  if constexpr (sizeof(F) == 64)
+    return af_as<F>(__builtin_ia32_permvarsf512_mask(*(const af_f16*)af_exp_powers, af_as<af_i16>(k), *(const af_f16*)af_exp_powers, -1));
+  else if constexpr (sizeof(F) == 32)
+    return af_as<F>(__builtin_shuffle(*(const af_f8*)af_exp_powers, *(const af_f8*)(af_exp_powers + 8), af_as<af_i8>(k)));
+  else if constexpr (af_shape<F>::scalar) return af_exp_powers[k & 15];
+  else return af_lanes<F>([&](int64_t l) { return af_exp_powers[k[l] & 15]; });
+}
+#endif
+#endif
+
 template <class F> AF F af_exp32(F x) {
   typedef af_ints<F> I;
-  const F top = AF_C(89.0f), bottom = AF_C(-104.5f), magic = AF_C(12582912.0f);  // 1.5 * 2^23
+  const F top = AF_C(89.0f), bottom = AF_C(-104.5f);
   F c = af_lesser(top, x);
   c = af_greater(bottom, c);
+#if AF_EXP_STEPS
+  const F magic = AF_C(786432.0f);  // 1.5 * 2^19: sums with it are rounded to sixteenths
+#else
+  const F magic = AF_C(12582912.0f);  // 1.5 * 2^23
+#endif
   const F shifted = c * AF_C(1.44269504088896341f) + magic;
   const F n = shifted - magic;
   F r = n * AF_C(-0.693359375f) + c;
   r = n * AF_C(2.12194440e-4f) + r;
+#if AF_EXP_STEPS
+  const F power = af_exp_power<F>(af_as<I>(shifted));
+  F p = AF_C(1.6666667e-1f) * r + AF_C(0.5f);
+  p = p * r + AF_C(1.0f);
+  const F first = power * r;
+  p = p * first + power;
+#else
   // least relative error of 1 + r + c2 r^2 + ... + c6 r^6 on [-log(2)/2, log(2)/2]: 3.1e-9
   F p = AF_C(1.3814320568e-3f) * r + AF_C(8.3688510660e-3f);
   p = p * r + AF_C(4.1668401084e-2f);
@@ -33,11 +64,15 @@ template <class F> AF F af_exp32(F x) {
   p = p * r + AF_C(4.9999993373e-1f);
   p = p * r + AF_C(1.0f);
   p = p * r + AF_C(1.0f);
+#endif
 #if AF_SCALEF
   if constexpr (sizeof(F) == 64) return af_as<F>(__builtin_ia32_scalefps512_mask(af_as<af_f16>(p), af_as<af_f16>(n), af_as<af_f16>(p), -1, 4));
 #endif
   // 2^n in two factors: their product may pass the range either way, and the result then rounds to inf or a subnormal
-  const I whole = af_as<I>(shifted) - af_as<I>(magic);
+  I whole = af_as<I>(shifted) - af_as<I>(magic);
+#if AF_EXP_STEPS
+  whole = whole >> 4;
+#endif
   const I half = whole >> 1;
   const F low = af_as<F>((I)((half + 127) << 23));
   const F high = af_as<F>((I)((whole - half + 127) << 23));
