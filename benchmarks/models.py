@@ -169,7 +169,9 @@ def measure(
         engines["copy"] = boundary_engine(model, inputs, device, output)
     times: dict[str, list[int]] = {k: [] for k in (*engines, *peers)}
     parties = list({**engines, **peers}.items())
+    exchange: list[int] = []
     for k in range(rounds):
+        exchange.append(device.team.exchange())  # virtual cores move: all parties are slower while they are apart
         for name, timed in parties[k % len(parties) :] + parties[: k % len(parties)]:
             time.sleep(PAUSE_SECONDS)
             times[name] += timed.time(2)[1:]  # the first run brings caches and threads back
@@ -189,6 +191,7 @@ def measure(
         "tune_seconds": results.run["seconds"],
         "seconds_to_5_percent": settled(results),
         "times_ns": times,
+        "exchange_ns": exchange,
         "failures": failures,
     }
     for e in engines.values():

@@ -12,6 +12,7 @@ from autofuse.devices.cpu import CpuDevice
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
 from autofuse.ir.graph import Graph
+from autofuse.measure.nearness import near_rounds
 from autofuse.measure.noise import Noise, calibrated
 from autofuse.measure.protocol import Done, Shoot
 from autofuse.measure.racing import LEVEL, Comparison, compare
@@ -27,11 +28,13 @@ FEWEST_ROUNDS = 15
 
 @dataclass(frozen=True)
 class Paired:
-    """Samples of each plan, `repeats` a round, and the noise: the first plan against a second copy of itself in the same rounds."""
+    """Samples of each plan, `repeats` a round, and the noise: the first plan against a second copy of itself in the same rounds. `exchange_ns` is
+    what a cache line took between the threads' cores around each round, there and back; 0 where that is not known."""
 
     samples: dict[str, list[int]]
     repeats: int
     noise: Noise
+    exchange_ns: tuple[int, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -43,6 +46,20 @@ class Paired:
 
     def median_ms(self, name: str) -> float:
         return float(np.median(self.samples[name])) / 1e6
+
+    def by_nearness(self) -> dict[str, Paired]:
+        """The rounds in which the threads' cores were near, and those in which they were apart, where there are enough of both to compare."""
+        near = near_rounds(self.exchange_ns)
+        found: dict[str, Paired] = {}
+        for name, wanted in (("near", True), ("apart", False)):
+            rounds = [k for k, n in enumerate(near) if n == wanted]
+            kept = {
+                n: [s[k * self.repeats + j] for k in rounds for j in range(self.repeats)]
+                for n, s in self.samples.items()
+            }
+            if len(rounds) >= FEWEST_ROUNDS:
+                found[name] = Paired(kept, self.repeats, self.noise, tuple(self.exchange_ns[k] for k in rounds))
+        return found if len(found) == 2 else {}
 
 
 def measure(
@@ -63,11 +80,14 @@ def measure(
         once = [e.time(2)[1] for e in engines]
         repeats = max(1, min(MOST_REPEATS, int(SHARE * 1e9 / max(max(once), 1))))
         samples: dict[str, list[int]] = {n: [] for n in names}
+        exchange: list[int] = []
         end = time.monotonic() + seconds
         level = LEVEL / max(1, len(plans) - 1)
         while True:
             step = min(CHUNK, max(1, int((end - time.monotonic()) * 1e9 / (sum(once) * (repeats + 1)))))
+            before = device.team.exchange()
             reply = worker.serve(Shoot(tuple(range(len(names))), step, repeats))
+            exchange += [max(before, device.team.exchange())] * step
             if not isinstance(reply, Done) or not isinstance(reply.value, dict):
                 raise RuntimeError(f"a plan failed while it was timed: {reply}")
             for k, n in enumerate(names):
@@ -76,7 +96,7 @@ def measure(
             rounds = len(samples[first]) // repeats
             if noise is None or (rounds < FEWEST_ROUNDS and time.monotonic() < end + seconds):
                 continue
-            found = Paired({n: samples[n] for n in plans}, repeats, noise)
+            found = Paired({n: samples[n] for n in plans}, repeats, noise, tuple(exchange))
             sure = _decided([found.against(first, n, level) for n in plans if n != first], noise.notable)
             if sure or rounds >= MOST_ROUNDS or time.monotonic() >= end:
                 return found

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 import autofuse
 from autofuse.devices.cpu import CpuDevice
 from autofuse.importer.importing import import_model
@@ -37,6 +39,7 @@ def pair(model: str, folders: list[Path], threads: int, seconds: float) -> int:
             f"{name} tune: plan {r.plan.key}, {best['median_ms']:.3f} ms, {int(best['launches'])} launches, {r.run['seconds']:.0f} s"
         )
         print(f"  {next((n for n in r.run['notes'] if n.startswith('noise:')), 'its noise was not calibrated')}")
+        print("".join(f"  {n}\n" for n in r.run["notes"] if n.startswith("a cache line")), end="")
     graph = import_model(load_model(model))
     plans = {"first": found[0].plan, "second": found[1].plan}
     seen = measure(graph, plans, graph_inputs(graph, 0), CpuDevice(threads), seconds)
@@ -44,6 +47,12 @@ def pair(model: str, folders: list[Path], threads: int, seconds: float) -> int:
     same = "they chose the same plan; " if found[0].plan.key == found[1].plan.key else ""
     print(f"noise: {seen.noise.text()}")
     print(f"first against second: {seen.median_ms('first'):.3f} and {seen.median_ms('second'):.3f} ms, {ratio_text(c)}")
+    for state, part in seen.by_nearness().items():
+        d = part.against("first", "second", LEVEL)
+        print(
+            f"  with cores {state} ({np.median(part.exchange_ns):.0f} ns there and back): {part.median_ms('first'):.3f} and "
+            f"{part.median_ms('second'):.3f} ms, {ratio_text(d)}"
+        )
     print(f"{same}{'they differ by less than the noise' if c.tie else 'they DIFFER by more than the noise'}")
     return 0 if c.tie else 3
 

@@ -59,6 +59,7 @@ def runtime() -> ctypes.CDLL:
     lib.af_team_close.restype, lib.af_team_close.argtypes = None, (pointer,)
     lib.af_team_scratch.restype, lib.af_team_scratch.argtypes = integer, (pointer, int64)
     lib.af_run.restype, lib.af_run.argtypes = integer, (pointer, pointer, integer, pointer, pointer)
+    lib.af_exchange.restype, lib.af_exchange.argtypes = int64, (integer,)
     lib.af_open.restype, lib.af_open.argtypes = pointer, (ctypes.c_char_p, pointer, ctypes.c_char_p, int64)
     lib.af_close.restype, lib.af_close.argtypes = None, (pointer,)
     return lib
@@ -109,6 +110,13 @@ class Team:
         if runtime().af_team_scratch(self._handle, scratch) != 0:
             raise LaunchError(f"no memory for {scratch} bytes of scratch for each of {self.threads} threads")
         return self._handle
+
+    def exchange(self) -> int:
+        """Nanoseconds that a cache line takes between the cores of a team, there and back; 0 for one thread or one core. It takes a
+        fraction of a millisecond. The host of a virtual machine may move its cores to one last cache or to several, for seconds to
+        minutes: what threads hand to each other then takes several times as long, and a whole model up to twice."""
+        with self._lock:
+            return int(runtime().af_exchange(self.threads))
 
     def close(self) -> None:
         """End the threads. A later run starts them again."""

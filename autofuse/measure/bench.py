@@ -85,6 +85,9 @@ class Bench(Protocol):
     def stamps(self, handle: int, repeats: int) -> np.ndarray | None:
         """Nanoseconds of each launch of an engine."""
 
+    def exchange(self) -> int:
+        """Nanoseconds that a cache line takes between the cores of the host's threads, there and back; 0 where nothing is known of it."""
+
     def release(self, handle: int) -> None:
         """Free a handle."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from autofuse.devices.base import Device
+from autofuse.devices.cpu import CpuDevice
 from autofuse.engine.options import estimate
 from autofuse.engine.plan import Plan
 from autofuse.errors import LaunchError, StorageError
@@ -353,6 +354,10 @@ class DeviceBench:
     def failure(self, handle: int) -> tuple[Status, str] | None:
         """See Bench."""
         return self._handles.failure(handle)
+
+    def exchange(self) -> int:
+        """See Bench. This process looks: its cores are the worker's."""
+        return self.device.team.exchange() if isinstance(self.device, CpuDevice) else 0
 
     def release(self, handle: int) -> None:
         """See Bench."""

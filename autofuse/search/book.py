@@ -10,6 +10,7 @@ import numpy as np
 
 from autofuse.engine.plan import Plan
 from autofuse.measure.bench import Bench
+from autofuse.measure.nearness import Nearness
 from autofuse.measure.noise import Noise, Patience, calibrated, marked, noisy_rounds
 from autofuse.measure.racing import (
     LEVEL,
@@ -121,6 +122,7 @@ class Book:
         """What the calibration of the noise found; None before it, and where time was too short for it."""
         self._score = 0.0
         self._busy = self._watched = 0
+        self._nearness = Nearness()
         self.entries: dict[str, Entry] = {}
         self.best: Entry | None = None
         self.peers: dict[str, list[int]] = {}
@@ -172,6 +174,7 @@ class Book:
         return entry
 
     def _first_rounds(self, entry: Entry) -> None:
+        self._nearness.look(self._bench.exchange())  # the more often, the sooner it is known how near they can be
         first = self._bench.shoot([entry.handle], 1, 1).get(entry.handle)
         if not first:
             self._failed(entry)
@@ -242,6 +245,7 @@ class Book:
         """Note what the noise was, and how much of what was measured is marked."""
         if self.noise is not None:
             self.notes.append(f"noise: {self.noise.text()}")
+        self.notes += [self._nearness.text()] if self._nearness.nearest else []
         if self._busy:
             self.notes.append(
                 f"the machine was noisier than that in {self._busy} of {self._watched} rounds, whose samples are marked"
@@ -362,11 +366,14 @@ class Book:
         flags: list[bool] = []
         step = fewest
         while got and step > 0:
+            apart = self._nearness.look(self._bench.exchange())
             new = self._bench.shoot(list(got), step, repeats)
+            apart = self._nearness.look(self._bench.exchange()) or apart
             got = {h: s + new[h] for h, s in got.items() if h in new}
             fresh = self._watch({h: s for h, s in new.items() if h in expected}, repeats, expected)
             # Where only peers are left there is nothing to judge.
-            fresh = fresh or [False] * step
+            fresh = [apart or f for f in fresh] or [False] * step
+            self._nearness.count(step, apart)
             flags += fresh
             if 2 * sum(fresh) > len(fresh):
                 waited = self._patience.waited

@@ -21,6 +21,7 @@ from autofuse.devices.cache import KernelCache, content_key
 from autofuse.devices.cpu import CpuDevice
 from autofuse.devices.cpuinfo import host_info, usable_cores
 from autofuse.devices.memory import Memory, OutputPool, is_aligned, together
+from autofuse.devices.team import Team
 from autofuse.devices.toolchain import find_toolchain, first_lines
 from autofuse.errors import CompileError, StorageError, ToolchainError, UsageError
 from autofuse.ir.expr import call, const
@@ -293,3 +294,21 @@ def test_small_arrays_lie_together() -> None:
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
     assert ends[-1][1] - ends[0][0] <= sum(a.nbytes + 64 for a in small)
     assert together([large]) == [large]
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core has no other to exchange lines with")
+def test_a_line_is_exchanged_between_two_cores_and_the_caller_may_use_all_again() -> None:
+    before = os.sched_getaffinity(0)
+    found = [Team(2).exchange() for _ in range(5)]
+    assert 5 < min(found) < 20_000
+    assert os.sched_getaffinity(0) == before
+
+
+def test_one_thread_exchanges_nothing() -> None:
+    assert Team(1).exchange() == 0
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert Team(2).exchange() == 0
+    finally:
+        os.sched_setaffinity(0, before)

@@ -153,6 +153,33 @@ def test_a_neighbour_in_the_finals_is_waited_out_and_marked() -> None:
     assert any("was noisier than that in" in n for n in book.notes)
 
 
+def test_cores_that_move_apart_are_marked_and_do_not_decide() -> None:
+    """Apart, another plan is faster; both states come in turns of some shots. What decides is the state in which threads are near."""
+    bench = NoisyBench([2e5, 2.1e5, 1.9e5, 2e5, 2e5, 2e5], [600, 500, 900, 300, 200, 400], 5, 0.01, 0.02)
+    near = dict(bench.table)
+    apart = {0: 1.0, 1: 1.08, 2: 1.1, 3: 1.08, 4: 1.08, 5: 1.08}
+    looks = itertools.count()
+    state = {"apart": False}
+
+    def exchange() -> int:
+        state["apart"] = len(bench.open_handles) == 6 and next(looks) % 6 < 4
+        return 330 if state["apart"] else 60
+
+    def before() -> None:
+        for handle, plan in enumerate(bench.plans, 1):
+            if handle in bench.open_handles:
+                slower = apart[PLANS.index(plan)] if state["apart"] else 1.0
+                bench.machine.ns[handle] = near[plan.key][0] * slower
+
+    bench.before = before
+    bench.exchange = exchange  # type: ignore[method-assign]
+    book = finals(bench, Patience(0.5, lambda seconds: None), 20.0)
+    best = book.best
+    assert best is not None and best.plan.key == PLANS[2].key
+    assert best.final_noisy and len(best.final_noisy) < len(best.finals)
+    assert any(n.startswith("a cache line took 60 to 330 ns") for n in book.notes)
+
+
 def test_noise_that_stays_is_reported_and_does_not_stop_a_tune() -> None:
     bench = NoisyBench([2e5] * 6, [100] * 6, 5, 0.01, 0.02)
     bench.before = lambda: setattr(bench.machine, "slower", 2.0 if len(bench.open_handles) == 6 else 1.0)

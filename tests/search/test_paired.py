@@ -14,9 +14,10 @@ from autofuse.engine.assign import assign
 from autofuse.engine.options import heuristic_options
 from autofuse.fusion.partition import Partitioner
 from autofuse.measure.inputs import graph_inputs
+from autofuse.measure.noise import Noise
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from paired import measure, ratio_text
+from paired import Paired, measure, ratio_text
 
 
 def test_plans_are_measured_beside_a_copy_of_the_first(
@@ -35,3 +36,16 @@ def test_plans_are_measured_beside_a_copy_of_the_first(
     assert seen.noise.copies == 2 and seen.noise.rounds == seen.rounds
     c = seen.against("best", "unfused", 0.01)
     assert c.pairs == seen.rounds and c.low <= c.ratio <= c.high and f"{seen.rounds} rounds" in ratio_text(c)
+
+
+def test_rounds_are_told_apart_by_how_near_the_cores_were() -> None:
+    """What is as fast in one state and slower in the other must not be one median."""
+    noise = Noise(1.0, 0.99, 1.01, 0.01, 0.01, 40, 2, 2, 100.0)
+    exchange = [60, 330] * 20
+    a = [x for ns in exchange for x in ((100, 102) if ns == 60 else (170, 171))]
+    b = [x for ns in exchange for x in ((101, 102) if ns == 60 else (200, 201))]
+    parts = Paired({"a": a, "b": b}, 2, noise, tuple(exchange)).by_nearness()
+    assert set(parts) == {"near", "apart"} and all(p.rounds == 20 for p in parts.values())
+    assert parts["near"].against("a", "b", 0.01).tie
+    assert parts["apart"].against("a", "b", 0.01).winner == "a"
+    assert Paired({"a": a, "b": b}, 2, noise, (60,) * 40).by_nearness() == {}

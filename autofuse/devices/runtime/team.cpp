@@ -223,6 +223,56 @@ static void spread(Team* t) {
   t->placed = t->started;
 }
 
+// A line that two threads hand to each other.
+struct alignas(kLine) Ball {
+  int64_t turn;  // odd: the other thread's
+  int64_t turns;
+};
+
+static void* hand_back(void* data) {
+  Ball* b = (Ball*)data;
+  for (int64_t k = 1; k < b->turns; k += 2) {
+    int64_t seen;
+    while ((seen = __atomic_load_n(&b->turn, __ATOMIC_ACQUIRE)) != k) {
+      if (seen < 0) return nullptr;
+      relax();
+    }
+    __atomic_store_n(&b->turn, k + 1, __ATOMIC_RELEASE);
+  }
+  return nullptr;
+}
+
+// Nanoseconds of a round trip to a core: the least of a few blocks, none begun after some milliseconds; 0 where no thread could be made.
+static int64_t round_trip(int core) {
+  enum { kBlocks = 8, kTrips = 64 };
+  Ball ball = {0, 2 * kBlocks * kTrips};
+  cpu_set_t there;
+  CPU_ZERO(&there);
+  CPU_SET(core, &there);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setaffinity_np(&attributes, sizeof there, &there);
+  pthread_t other;
+  const int made = pthread_create(&other, &attributes, hand_back, &ball);
+  pthread_attr_destroy(&attributes);
+  if (made != 0) return 0;
+  const int64_t end = now() + 5000000;
+  int64_t best = 0, turn = 0;
+  for (int k = 0; k < kBlocks && (k < 2 || now() < end); ++k) {
+    const int64_t before = now();
+    for (int i = 0; i < kTrips; ++i) {
+      __atomic_store_n(&ball.turn, turn + 1, __ATOMIC_RELEASE);
+      turn += 2;
+      while (__atomic_load_n(&ball.turn, __ATOMIC_ACQUIRE) != turn) relax();
+    }
+    const int64_t each = (now() - before) / kTrips;
+    if (k > 0 && (best == 0 || each < best)) best = each;  // the first block waits for the thread to start
+  }
+  if (turn < ball.turns) __atomic_store_n(&ball.turn, -1, __ATOMIC_RELEASE);
+  pthread_join(other, nullptr);
+  return best;
+}
+
 static int is_shared(const Program* p) {
   for (int64_t i = 0; i < p->count; ++i)
     if (!p->launches[i].serial && p->launches[i].grid > 0) return 1;
@@ -264,6 +314,26 @@ __attribute__((visibility("default"))) int af_team_scratch(Team* t, int64_t byte
   }
   t->scratch_bytes = bytes;
   return 0;
+}
+
+// Nanoseconds that a cache line takes from this thread's core to another and back: the most over as many other usable cores as a team of that many
+// threads needs; 0 where there is none. The caller stays on its core meanwhile.
+__attribute__((visibility("default"))) int64_t af_exchange(int threads) {
+  cpu_set_t usable, here;
+  const int home = sched_getcpu();
+  if (home < 0 || home >= CPU_SETSIZE || sched_getaffinity(0, sizeof usable, &usable) != 0) return 0;
+  CPU_ZERO(&here);
+  CPU_SET(home, &here);
+  if (sched_setaffinity(0, sizeof here, &here) != 0) return 0;
+  int64_t most = 0;
+  for (int core = 0, left = threads - 1; core < CPU_SETSIZE && left > 0; ++core) {
+    if (core == home || !CPU_ISSET(core, &usable)) continue;
+    const int64_t ns = round_trip(core);
+    if (ns > most) most = ns;
+    --left;
+  }
+  sched_setaffinity(0, sizeof usable, &usable);
+  return most;
 }
 
 // Run a program `repeats` times. whole: nanoseconds of each run, or null. stamps: nanoseconds of each launch of each run, or
