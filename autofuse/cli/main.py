@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -21,7 +22,8 @@ GROUPS = ("tuning", "estimating", "running", "reporting", "doctoring", "caching"
 
 DEBUG = "--debug"
 EPILOG = (
-    "MODEL is a path or sample:NAME. Exit codes: 0 done, 1 the work failed, 2 bad use, 3 numbers or a plan do not match, 130 Ctrl-C. "
+    "MODEL is a path or sample:NAME. Exit codes: 0 done, 1 the work failed, 2 bad use, 3 numbers or a plan do not match, 130 Ctrl-C, "
+    "141 nobody reads the output. "
     f"{DEBUG} shows where an error came from. Nothing is sent anywhere."
 )
 
@@ -74,7 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(130)
         except BrokenPipeError:
             # the reader of a pipe has gone; a second complaint at exit would only be noise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+                    continue
+                with contextlib.suppress(OSError, ValueError):
+                    os.dup2(nowhere, stream.fileno())
             sys.exit(128 + signal.SIGPIPE)
         except Exception as error:  # noqa: BLE001  (the outermost boundary: a fault of autofuse must not show as a bare traceback)
             _fault(error, debug)

@@ -88,14 +88,26 @@ def input_names(model: ModelProto) -> list[str]:
     return [i.name for i in model.graph.input if i.name not in stored]
 
 
+class _Console(Console):
+    """Says it where nobody reads any more, instead of ending the process in the middle of what it does."""
+
+    def on_broken_pipe(self) -> None:
+        raise _unread()
+
+
+def _unread() -> BrokenPipeError:
+    """Without a number: the command line's framework would take one that has it for a failure of its own."""
+    return BrokenPipeError("nobody reads what is printed")
+
+
 def people() -> Console:
-    """Where tables and progress go for people: stderr."""
-    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+    """Where tables and progress go for people: stderr. BrokenPipeError where nobody reads it any more."""
+    return _Console(stderr=True, highlight=False, width=_width(sys.stderr))
 
 
 def paper() -> Console:
     """Where a command's result goes: stdout, in lines as long as they need to be where it is no terminal."""
-    return Console(highlight=False, width=_width(sys.stdout))
+    return _Console(highlight=False, width=_width(sys.stdout))
 
 
 def _width(stream: Any) -> int | None:
@@ -108,8 +120,11 @@ def say(text: RenderableType) -> None:
 
 
 def print_json(data: object) -> None:
-    """One JSON document on stdout. What is not a number (NaN) becomes null."""
-    typer.echo(json.dumps(_plain(data), indent=1, allow_nan=False))
+    """One JSON document on stdout. What is not a number (NaN) becomes null. BrokenPipeError where nobody reads it."""
+    try:
+        typer.echo(json.dumps(_plain(data), indent=1, allow_nan=False))
+    except BrokenPipeError:
+        raise _unread() from None
 
 
 def _plain(x: object) -> object:

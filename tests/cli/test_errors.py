@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,22 @@ def test_exit_codes_follow_from_the_type_of_the_error(
         assert "Traceback" in run("estimate", "sample:mlp", "--debug").err
     if isinstance(error, VerificationError | ZeroDivisionError):
         assert "fault in autofuse itself" in done.err and "--debug" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["doctor"],
+        ["estimate", "sample:mlp", "--device", "cpu"],
+        ["estimate", "sample:mlp", "--device", "cpu", "--json"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_nobody_reads_the_output(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "autofuse.cli.main", *words]
+    root = Path(__file__).parents[2]
+    with os.fdopen(writing, "wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=root, check=False, timeout=120)
+    assert done.returncode == 141 and not done.stderr

@@ -303,6 +303,25 @@ def terminal_gone(scene: Scene) -> Iterator[None]:
         yield
 
 
+def reader_gone(stream: str) -> Callable[[Scene], contextlib.AbstractContextManager[None]]:
+    """What is printed to stdout ("out") or stderr ("err") goes to a pipe that nobody reads."""
+
+    @contextlib.contextmanager
+    def inject(scene: Scene) -> Iterator[None]:
+        reading, writing = os.pipe()
+        os.close(reading)
+        broken = os.fdopen(writing, "w")
+        scene.streams = {stream: broken}
+        try:
+            yield
+        finally:
+            scene.streams = {}
+            with contextlib.suppress(BrokenPipeError):
+                broken.close()
+
+    return inject
+
+
 def out_of_memory_at(text: str) -> Callable[[Scene], contextlib.AbstractContextManager[None]]:
     """The tune's own process gets no memory at some point of the search."""
 

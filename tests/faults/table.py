@@ -327,6 +327,8 @@ TABLE: tuple[Fault, ...] = (
     Fault("a request to end", inject.signalled(signal.SIGTERM, "the device reaches"), 130, "best so far is kept"),
     Fault("no memory in the middle", inject.out_of_memory_at("the device reaches"), says="ended before its time"),
     Fault("the terminal is closed", inject.terminal_gone),
+    Fault("nobody reads the results", inject.reader_gone("out"), 141, quick=True, words=("--json",)),
+    Fault("nobody reads the messages", inject.reader_gone("err"), 141, quick=True),
 )
 
 
