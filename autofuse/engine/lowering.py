@@ -27,6 +27,7 @@ from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Argument, Variant
+from autofuse.kernels.dot_roles import Quads
 from autofuse.kernels.families import find_variant, lower
 from autofuse.kernels.narrow_weights_host import Narrow
 from autofuse.kernels.preparation import Preparation
@@ -135,8 +136,8 @@ class Remembered:
         return ready
 
 
-_KINDS = (Preparation, Narrow)
-_PREPARED: dict[str, Callable[..., Preparation | Narrow]] = {k.__name__: k for k in _KINDS}
+_KINDS = (Preparation, Narrow, Quads)
+_PREPARED: dict[str, Callable[..., Preparation | Narrow | Quads]] = {k.__name__: k for k in _KINDS}
 _MADE: OrderedDict[str, Ready] = OrderedDict()
 
 

@@ -14,6 +14,7 @@ from autofuse.ir.target import Target
 from autofuse.kernels.attention_host import whole_products
 from autofuse.kernels.base import Schedule, Variant
 from autofuse.kernels.contract_roles import contraction
+from autofuse.kernels.dot_roles import integer_product
 from autofuse.kernels.families import family, variants
 from autofuse.kernels.irregular import irregular
 from autofuse.kernels.layouts import can_block, channel_block
@@ -47,6 +48,8 @@ CUDA_RATES = Rates(2e13, 1.5e12, 3e-6)
 SLOW_CONTRACTION = 12.0
 """How many times slower a contraction without register tiles runs."""
 
+DOT_PRODUCTS = 3.0
+"""How many times faster than in float32 products of bytes run, what surrounds them left in."""
 
 PLAIN_CHANNELS = 1.25
 """How many times longer a contraction takes whose activations could be blocked by channels and are not (measured on convolutions)."""
@@ -89,8 +92,13 @@ def estimate(variant: Variant, target: Target, threads: int, known: Rates | None
         nbytes += layout.size(t.shape) * t.dtype.itemsize
     flops = float(program.flops)
     form = analyse(program)
-    if isinstance(form, Form) and form.kind is Kind.CONTRACT and variant.family.startswith("reduce"):
-        flops *= _without_tiles(form)
+    if isinstance(form, Form) and variant.family.startswith("reduce"):
+        if form.kind is Kind.CONTRACT:
+            flops *= _without_tiles(form)
+        elif integer_product(program) is not None:
+            flops *= SLOW_CONTRACTION
+    if variant.family == "dot_host":
+        flops /= DOT_PRODUCTS
     if variant.family == "attention_host":
         products = sum(s.stage.flops for s in program.steps if s.kind is Kind.CONTRACT)
         flops += whole_products(variant, target) - products

@@ -66,6 +66,22 @@ def _pow(a: Array, b: Array) -> Array:
     return np.power(a, b)
 
 
+def _join_bytes(a: Array, b: Array, c: Array, d: Array) -> Array:
+    """Four bytes as one 32-bit integer, the first lowest."""
+    parts = [np.asarray(x).astype(np.uint8).astype(np.uint32) << (8 * k) for k, x in enumerate((a, b, c, d))]
+    return (parts[0] | parts[1] | parts[2] | parts[3]).astype(np.int32)
+
+
+def _dot_bytes(a: Array, b: Array, total: Array) -> Array:
+    """total + the products of the four bytes of a (unsigned) with those of b (signed), around 2^32."""
+    a, b = np.asarray(a).astype(np.int32), np.asarray(b).astype(np.int32)
+    for k in range(4):
+        total = total + ((a >> (8 * k)) & 255) * ((b >> (8 * k)) & 255).astype(np.uint8).astype(np.int8).astype(
+            np.int32
+        )
+    return total
+
+
 def _same(fn: Callable[..., Array], flops: int, arity: int = 1) -> Function:
     return Function(arity, flops, "same", fn)
 
@@ -136,6 +152,9 @@ FUNCTIONS: dict[str, Function] = {
     "bit_not": _same(np.invert, 0),
     "shift_left": _same(_shift(np.left_shift), 0, 2),
     "shift_right": _same(_shift(np.right_shift), 0, 2),
+    # four bytes in a 32-bit integer, as dot instructions take them (on the host)
+    "join_bytes": Function(4, 0, "cast", _join_bytes),
+    "dot_bytes": _same(_dot_bytes, 8, 3),
     "select": Function(3, 1, "same", np.where),
     # the target type is the node's own; see ops.interpret
     "cast": Function(1, 0, "cast", lambda x: x),

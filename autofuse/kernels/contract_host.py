@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 from autofuse.fusion.region import RegionProgram
 from autofuse.ir import index as ix
-from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Expr, Var, apply, const, load, loads, select, var, variables
+from autofuse.ir.expr import Expr, Var, const, load, loads, select, var, variables
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Choice, Lowered, RegionLaunch, Schedule, Variant
 from autofuse.kernels.contract_layouts import direct_variants
 from autofuse.kernels.contract_problem import Problem, problem
 from autofuse.kernels.contract_roles import coefficient, vanishing
 from autofuse.kernels.contract_tile import At, Panel, Rows, Tile, shielded
-from autofuse.kernels.contract_window import Segment, holds, segments
-from autofuse.loops.ir import Alloc, Buffer, For, If, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
+from autofuse.kernels.contract_window import Segment, holds, over_segments, segments
+from autofuse.loops.ir import Alloc, Buffer, For, Kernel, Let, LoopKind, Scope, Stmt, Store, loop
 from autofuse.loops.verify import verify_kernel
 
 MOST_PEELED = 24
@@ -33,7 +32,6 @@ L1_WAYS = 8
 _OuterBody = Callable[[At], tuple[Stmt, ...]]
 _RowBody = Callable[[At, Rows], tuple[Stmt, ...]]
 _PanelBody = Callable[[At, Panel], tuple[Stmt, ...]]
-_Make = Callable[[Segment, Expr], tuple[Stmt, ...]]
 
 
 class ContractHost:
@@ -256,38 +254,13 @@ class _Kernel:
             vectors = -(-segment.size // self.p.lanes)
             return inner(at, Panel(ix.mul(t, width), vectors, not segment.clean))
 
-        return self._segments(self.panel_segments, block, make)
+        return over_segments(self.panel_segments, block, self.tile.fresh, make)
 
     def _rows(self, at: At, block: tuple[Expr, int, int], inner: _RowBody) -> tuple[Stmt, ...]:
         def make(segment: Segment, t: Expr) -> tuple[Stmt, ...]:
             return inner(at, Rows(ix.mul(t, self.rows), segment.size, segment.clean, segment.first * self.rows))
 
-        return self._segments(self.row_segments, block, make)
-
-    def _segments(self, found: list[Segment], block: tuple[Expr, int, int], make: _Make) -> tuple[Stmt, ...]:
-        """The tiles of all segments that lie in a task's block of tiles."""
-        which, size, total = block
-        out: list[Stmt] = []
-        for s in found:
-            if size >= total:
-                if s.count == 1:
-                    out += make(s, const(s.first))
-                else:
-                    t = self.tile.fresh("t", s.count)
-                    out.append(loop(t, LoopKind.SERIAL, *make(s, ix.add(t, const(s.first)))))
-                continue
-            low = ix.mul(which, size)
-            if s.count == 1:
-                mine = apply("eq", (which, const(s.first // size)), DType.BOOL)
-                out.append(If(mine, make(s, const(s.first))))
-            elif size == 1 and s.count == total:
-                out += make(s, which)
-            else:
-                t = self.tile.fresh("t", s.count)
-                begin = ix.maximum(const(0), ix.sub(low, const(s.first)))
-                end = ix.minimum(const(s.count), ix.sub(ix.add(low, const(size)), const(s.first)))
-                out.append(loop(t, LoopKind.SERIAL, *make(s, ix.add(t, const(s.first))), begin=begin, end=end))
-        return tuple(out)
+        return over_segments(self.row_segments, block, self.tile.fresh, make)
 
     # ---- packing the wide factor into scratch memory
 

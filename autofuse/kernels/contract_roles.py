@@ -59,7 +59,11 @@ def contraction(program: RegionProgram) -> Contraction | None:
     if form.row_points * form.reduced_points == 0:
         return None
     outputs = tuple((o.index, padding_as_select(o.value, program)) for o in form.outputs)
-    found = Contraction(form, form.rows, form.reduced, factors, outputs, anchor.result)
+    return split_axes(Contraction(form, form.rows, form.reduced, factors, outputs, anchor.result))
+
+
+def split_axes(found: Contraction) -> Contraction:
+    """The contraction with axes that a factor divides by a number split in two."""
     for _ in range(MAX_SPLITS):
         pair = _division(found)
         if pair is None:

@@ -172,8 +172,7 @@ class Tile:
             out: list[Stmt] = [Let(a, cast_to(ix.substitute(p.narrow, where), p.dtype))]
             for v, b in enumerate(wide):
                 place = self.place(panel, m, v, l)
-                product = apply("mul", (a, b), p.dtype)
-                out.append(Store(acc, place, apply("add", (load(acc, (place,), p.dtype), product), p.dtype)))
+                out.append(Store(acc, place, self.step(load(acc, (place,), p.dtype), a, b)))
             return tuple(out)
 
         if last - first == 1:
@@ -182,6 +181,10 @@ class Tile:
             m = self.fresh("m", last - first)
             body.append(loop(m, LoopKind.UNROLL, *row(ix.add(const(first), m))))
         return (loop(l, LoopKind.VECTOR, *body),)
+
+    def step(self, total: Expr, a: Expr, b: Expr) -> Expr:
+        """A partial sum with one more term: of an element of the narrow factor and one of the wide factor."""
+        return apply("add", (total, apply("mul", (a, b), self.p.dtype)), self.p.dtype)
 
     def point(self, panel: Panel, v: int, l: Var) -> Expr:
         """The index along n of a lane."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Apply, Const, Expr, Var, const, variables
+from autofuse.ir.dtype import DType
+from autofuse.ir.expr import Apply, Const, Expr, Var, apply, const, variables
 from autofuse.kernels.contract_roles import coefficient
+from autofuse.loops.ir import If, LoopKind, Stmt, loop
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,38 @@ def segments(points: int, step: int, clean: Callable[[int, int], bool], merge: b
         else:
             out.append(Segment(t, 1, size, step, plain))
     return out
+
+
+Make = Callable[[Segment, Expr], tuple[Stmt, ...]]
+"""The statements of a tile of a segment, given the tile's number."""
+
+
+def over_segments(
+    found: Iterable[Segment], block: tuple[Expr, int, int], fresh: Callable[[str, int | None], Var], make: Make
+) -> tuple[Stmt, ...]:
+    """The tiles of all segments that lie in a task's block of tiles: its number, its size, and how many tiles there are in all."""
+    which, size, total = block
+    out: list[Stmt] = []
+    for s in found:
+        if size >= total:
+            if s.count == 1:
+                out += make(s, const(s.first))
+            else:
+                t = fresh("t", s.count)
+                out.append(loop(t, LoopKind.SERIAL, *make(s, ix.add(t, const(s.first)))))
+            continue
+        low = ix.mul(which, size)
+        if s.count == 1:
+            mine = apply("eq", (which, const(s.first // size)), DType.BOOL)
+            out.append(If(mine, make(s, const(s.first))))
+        elif size == 1 and s.count == total:
+            out += make(s, which)
+        else:
+            t = fresh("t", s.count)
+            begin = ix.maximum(const(0), ix.sub(low, const(s.first)))
+            end = ix.minimum(const(s.count), ix.sub(ix.add(low, const(size)), const(s.first)))
+            out.append(loop(t, LoopKind.SERIAL, *make(s, ix.add(t, const(s.first))), begin=begin, end=end))
+    return tuple(out)
 
 
 def holds(condition: Expr, swap: dict[Expr, Expr]) -> bool:

@@ -16,6 +16,8 @@ from autofuse.kernels.contract_cuda import ContractCuda
 from autofuse.kernels.contract_host import ContractHost
 from autofuse.kernels.determinant_cuda import DeterminantCuda
 from autofuse.kernels.determinant_host import DeterminantHost
+from autofuse.kernels.dot_host import DotHost
+from autofuse.kernels.dot_roles import integer_product
 from autofuse.kernels.map_cuda import MapCuda
 from autofuse.kernels.map_host import MapHost
 from autofuse.kernels.narrow_weights_host import NarrowWeightsHost
@@ -43,6 +45,7 @@ FAMILIES: tuple[Family, ...] = (
     SortHost(),
     DeterminantHost(),
     ContractHost(),
+    DotHost(),
     WinogradHost(),
     NarrowWeightsHost(),
     AttentionHost(),
@@ -77,14 +80,15 @@ def variants(program: RegionProgram, target: Target) -> tuple[Variant, ...]:
     The general reductions also do contractions, without register tiles: for a deep sum that a tiled family takes they are not asked.
     """
     special = {f.name: tuple(f.variants(program, target)) for f in FAMILIES if f.name not in GENERAL}
-    skip = any(_sum_length(s) > DEEP for s in program.steps) and any(special.values())
+    products = [s for s in program.steps if s.kind is Kind.CONTRACT or integer_product(program) is not None]
+    skip = any(_sum_length(s) > DEEP for s in products) and any(special.values())
     found = {f.name: () if skip else tuple(f.variants(program, target)) for f in FAMILIES if f.name in GENERAL}
     return tuple(v for f in FAMILIES for v in {**special, **found}[f.name])
 
 
 def _sum_length(step: Step) -> int:
-    """The length of a contraction's sum; 0 for other steps."""
-    if not isinstance(step.stage, Stage) or step.kind is not Kind.CONTRACT:
+    """How many terms a step sums up; 0 where it reduces nothing."""
+    if not isinstance(step.stage, Stage) or not step.stage.reduce_axes:
         return 0
     return math.prod(a.extent or 0 for a in step.stage.reduce_axes)
 

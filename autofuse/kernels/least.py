@@ -21,6 +21,7 @@ from autofuse.kernels.attention_host import whole_products as attention_products
 from autofuse.kernels.base import Variant
 from autofuse.kernels.contract_layouts import vector_axis
 from autofuse.kernels.contract_roles import contraction, vanishing
+from autofuse.kernels.dot_problem import dot_problem
 from autofuse.kernels.padding_share import share_of_products
 from autofuse.kernels.winograd_shape import whole_products
 from autofuse.kernels.winograd_transform import setting
@@ -35,6 +36,8 @@ def least_products(variant: Variant, target: Target) -> float:
     Other arithmetic is not counted: the weights of exp and its like are rough.
     """
     program = variant.program
+    if variant.family == "dot_host":
+        return _dot_products(variant, target)
     steps = [s for s in program.steps if s.kind is Kind.CONTRACT]
     total = sum(_counted(program, s, target.is_cuda) for s in steps)
     if variant.family == "attention_host":
@@ -46,6 +49,13 @@ def least_products(variant: Variant, target: Target) -> float:
     if variant.family == "contract_host":
         return total * _whole_vectors(variant, target)
     return total
+
+
+def _dot_products(variant: Variant, target: Target) -> float:
+    """The products of bytes in whole vectors and quads, at the rate of dot instructions; what zero points ask for is left out."""
+    p = dot_problem(variant, target)
+    points = p.row_extent * math.prod(a.extent or 1 for a in p.grid) * p.vectors * p.lanes
+    return 2.0 * points * p.depth / _NARROW[False]
 
 
 def _counted(program: RegionProgram, step: Step, is_cuda: bool) -> float:

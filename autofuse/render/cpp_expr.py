@@ -295,7 +295,23 @@ class ExpressionWriter:
             case _:
                 return e
 
+    def _neighbours(self, args: tuple[Expr, ...]) -> str | None:
+        """The address of bytes that are read one after the other; None where something else is meant."""
+        first = args[0]
+        if not isinstance(first, Load) or not isinstance(first.source, Buffer) or self._register_width(first.source):
+            return None
+        for k, a in enumerate(args):
+            if not isinstance(a, Load) or a.guard is not None or a.source is not first.source:
+                return None
+            if a.dtype not in (DType.INT8, DType.UINT8) or ix.sub(a.index[0], first.index[0]) is not const(k):
+                return None
+        return f"{self.buffers[first.source]} + {self.scalar(first.index[0])}"
+
     def _scalar_apply(self, e: Apply, mode: Mode) -> str:
+        if e.fn == "join_bytes" and mode is SCALAR:
+            together = self._neighbours(e.args)
+            if together is not None:
+                return f"af_four_bytes({together})"
         t = [self.value(a, mode).text for a in e.args]
         kind = TYPES[e.dtype]
         match e:

@@ -8,7 +8,7 @@ from host_loops import F32, at, map_kernel, masked_map, run
 
 from autofuse.devices.cpu import CpuDevice
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import Expr, apply, call, const, var
+from autofuse.ir.expr import Expr, apply, call, cast_to, const, var
 from autofuse.ir.functions import FUNCTIONS
 from autofuse.loops.ir import Buffer, Kernel, LoopKind, Store, loop
 
@@ -178,13 +178,20 @@ def test_every_function_has_a_rendering(host: CpuDevice) -> None:
     kernels = []
     for name, f in FUNCTIONS.items():
         boolean = name in ("and", "or", "xor", "not")
-        integer = name.startswith(("bit_", "shift_")) or name in ("trunc_div", "floor_div", "floor_mod", "trunc_mod")
+        integer = name.startswith(("bit_", "shift_", "dot_")) or name in (
+            "trunc_div",
+            "floor_div",
+            "floor_mod",
+            "trunc_mod",
+        )
         dtype = DType.BOOL if boolean else DType.UINT32 if integer else F32
         out = DType.BOOL if f.result == "bool" else dtype
 
         def body(x: Expr, name: str = name, arity: int = f.arity, out: DType = out) -> Expr:
             if name == "select":
                 return apply("select", (call("lt", x, x), x, x), x.dtype)
+            if name == "join_bytes":
+                return call("bitcast", apply(name, (cast_to(x, DType.UINT8),) * arity, DType.INT32))
             return apply(name, (x,) * arity, out)
 
         kernels += [map_kernel(40, body, (dtype,), out), masked_map(40, body, (dtype,), out)]

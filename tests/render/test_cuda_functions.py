@@ -27,7 +27,7 @@ _BITS = ("bit_and", "bit_or", "bit_xor", "bit_not")
 _SHIFTS = ("shift_left", "shift_right")
 _TOTAL = ("trunc_div", "floor_div", "floor_mod", "trunc_mod")
 _ANY = ("add", "sub", "mul", "minimum", "maximum", "neg", "abs", "sign", "lt", "le", "gt", "ge", "eq", "ne")
-_SPECIAL = ("select", "cast", "bitcast")
+_SPECIAL = ("select", "cast", "bitcast", "join_bytes", "dot_bytes")
 _FLOAT = tuple(
     f for f in FUNCTIONS if f not in (*_LOGIC, *_BITS, *_SHIFTS, *_TOTAL, *_ANY, *_SPECIAL, "isnan", "isinf")
 )

@@ -263,6 +263,7 @@ template <class T, int N, class M> AF void af_store_masked(T* p, M m, vec<T, N> 
     if (m[l]) p[l] = v[l];
 }
 
+#include "host_bytes.h"
 #include "host_half.h"
 #include "host_narrow.h"
 #include "host_math.h"
