@@ -284,7 +284,7 @@ def test_text(tmp_path: Path) -> None:
     made, fed, y = product(((8, 64), (64, 64)))
     (v,) = DOT.variants(case_of(made, fed, y).program, target())
     text = lowered(v)
-    assert "af_dot_bytes<vec<int32_t, 16>>" in text and "af_join_bytes<uint8_t>" in text
+    assert "af_dot_bytes<vec<int32_t, 16>>" in text and "af_four_bytes(" in text
     toolchain = find_toolchain()
     source = tmp_path / "kernel.cpp"
     source.write_text(text)
