@@ -81,7 +81,7 @@ class ReduceHost:
                 "task": task,
                 "cache": "keep",
                 "stream": int(streams(nbytes, target)),
-                "together": 2 if inner and each <= 1024 else 1,
+                "together": 2 if inner and each <= 512 else 1,
                 "ahead": int(inner and nbytes > target.l2 and 8 * each <= target.l2),
             }
         )
