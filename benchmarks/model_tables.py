@@ -17,6 +17,8 @@ from memory import cells as memory_cells
 
 Row = Mapping[str, Any]
 PEERS = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
+"""Of which the better one is compared with."""
+OTHERS = {"torch": "torch.compile"}
 HEAD = (
     "model",
     "nodes",
@@ -32,11 +34,13 @@ HEAD = (
     "exact ms",
     "onnxruntime ms",
     "OpenVINO ms",
+    "torch.compile ms",
     "copy ms",
     "unfused/best",
     "heuristic/best",
     "onnxruntime/best",
     "OpenVINO/best",
+    "torch.compile/best",
     "best/copy",
     "exact/best",
     "error exact (float64)",
@@ -97,8 +101,8 @@ def _cells(r: Row) -> list[str]:
         f"{r['error']:.1e}",
         f"{r['error_float64']:.1e}",
         show(r["floor_ms"]),
-        *(show(median_ms(r, n)) for n in ("heuristic", "unfused", "best", "exact", "onnxruntime", "openvino", "copy")),
-        *(show(ratio(r, n, "best"), "x") for n in ("unfused", "heuristic", "onnxruntime", "openvino")),
+        *(show(median_ms(r, n)) for n in ("heuristic", "unfused", "best", "exact", *PEERS, *OTHERS, "copy")),
+        *(show(ratio(r, n, "best"), "x") for n in ("unfused", "heuristic", *PEERS, *OTHERS)),
         show(ratio(r, "best", "copy"), "x"),
         show(ratio(r, "exact", "best"), "x"),
         "–" if r.get("error_exact") is None else f"{r['error_exact']:.1e}",
@@ -117,6 +121,7 @@ def summary(rows: Sequence[Row]) -> str:
         ("heuristic", "its own untuned plan"),
         ("exact", "its plan under --accuracy exact"),
         *PEERS.items(),
+        *OTHERS.items(),
     ):
         found = [x for r in done if (x := ratio(r, name, "best")) is not None]
         if found:

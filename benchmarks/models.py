@@ -1,4 +1,4 @@
-"""Tune models and compare the best plan with its own unfused plan, onnxruntime and OpenVINO, interleaved in one run.
+"""Tune models and compare the best plan with its own unfused plan, onnxruntime, OpenVINO and (--torch) torch.compile, interleaved in one run.
 
     python benchmarks/models.py sample:squeezenet sample:resnet50 --budget 60s --output results/benchmark
     python benchmarks/models.py --trained FOLDER_WITH_UNZIPPED_PACKAGES
@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from boundary import boundary
 from memory import row as row_of_memory
 from model_tables import plot, summary, table
-from peers import OpenVino, oracle_session
+from peers import OpenVino, TorchCompile, has_torch, oracle_session
 
 SAMPLES = (
     "squeezenet",
@@ -123,7 +123,13 @@ def boundary_engine(model: ModelProto, inputs: Mapping[str, np.ndarray], device:
 
 
 def measure(
-    entry: Mapping[str, Any], budget: str, threads: int, rounds: int, output: Path, exact: bool = False
+    entry: Mapping[str, Any],
+    budget: str,
+    threads: int,
+    rounds: int,
+    output: Path,
+    exact: bool = False,
+    torch: bool = False,
 ) -> dict[str, Any]:
     """Tune one model, check it, and time everything in interleaved rounds."""
     model = load_model(entry["model"])
@@ -159,12 +165,19 @@ def measure(
     memory = row_of_memory(entry["name"], model, engines["best"], inputs)
     for e in engines.values():
         e.bind(inputs)
-    peers: dict[str, OnnxRuntime | OpenVino] = {"onnxruntime": OnnxRuntime(model.SerializeToString(), inputs, threads)}
+    peers: dict[str, OnnxRuntime | OpenVino | TorchCompile] = {
+        "onnxruntime": OnnxRuntime(model.SerializeToString(), inputs, threads)
+    }
     failures: dict[str, str] = {}
     try:
         peers["openvino"] = OpenVino(model, inputs, threads)
     except RuntimeError as e:  # OpenVINO refuses some models
         failures["openvino"] = str(e).splitlines()[0]
+    if torch:
+        try:
+            peers["torch"] = TorchCompile(model, inputs, threads)
+        except RuntimeError as said:  # onnx2torch reads some models only
+            failures["torch"] = str(said).splitlines()[0]
     if entry.get("memory_bound"):
         engines["copy"] = boundary_engine(model, inputs, device, output)
     times: dict[str, list[int]] = {k: [] for k in (*engines, *peers)}
@@ -202,7 +215,7 @@ def measure(
 def about(threads: int) -> dict[str, Any]:
     """What was measured with what."""
     found: dict[str, Any] = {"threads": threads, "precision": "float32 everywhere", "python": sys.version.split()[0]}
-    for package in ("autofuse", "onnx", "onnxruntime", "openvino", "numpy"):
+    for package in ("autofuse", "onnx", "onnxruntime", "openvino", "torch", "onnx2torch", "numpy"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -237,18 +250,21 @@ def main() -> None:
     parser.add_argument(
         "--exact", action="store_true", help="tune under --accuracy exact, too, and run that plan beside the others"
     )
+    parser.add_argument("--torch", action="store_true", help="compare with torch.compile, too, where it is installed")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        row = measure(json.loads(args.one), args.budget, args.threads, args.rounds, args.output, args.exact)
+        row = measure(json.loads(args.one), args.budget, args.threads, args.rounds, args.output, args.exact, args.torch)
         print("ROW " + json.dumps(row))
         return
+    if args.torch and not has_torch():
+        parser.error("--torch needs torch and onnx2torch: install both")
     args.output.mkdir(parents=True, exist_ok=True)
     facts = about(args.threads) | {"budget": args.budget, "rounds": args.rounds}
     rows: list[dict[str, Any]] = []
     for entry in entries(args):
         options = ["--budget", args.budget, "--threads", str(args.threads), "--rounds", str(args.rounds)]
-        options += ["--exact"] if args.exact else []
+        options += [f"--{name}" for name in ("exact", "torch") if getattr(args, name)]
         command = [sys.executable, __file__, "--one", json.dumps(entry), *options, "--output", str(args.output)]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}

@@ -1,16 +1,20 @@
-"""What autofuse is compared with besides autofuse.measure.peers: OpenVINO, and onnxruntime as an oracle."""
+"""What autofuse is compared with besides autofuse.measure.peers: OpenVINO, torch.compile where torch and onnx2torch are installed, and
+onnxruntime as an oracle."""
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, checker, shape_inference, version_converter
 
 SETTLE_SECONDS = 0.003
 """Pause after a peer's run, in which its spinning threads fall asleep: they would take the cores from what is timed next."""
+_OPSETS = (11, 13, 16)
+"""That onnx2torch is asked to read instead of a model's own."""
 
 
 def oracle_session(model: ModelProto, threads: int) -> Any:
@@ -61,3 +65,61 @@ class OpenVino:
             out.append(time.perf_counter_ns() - start)
         time.sleep(SETTLE_SECONDS)
         return out
+
+
+class TorchCompile:
+    """torch.compile by inductor, with weights frozen and its own tuning of products, as torch documents for inference on CPUs. onnx2torch makes
+    the module; a model that it can't read is tried in newer opsets, too."""
+
+    name = "torch"
+
+    def __init__(self, model: ModelProto, inputs: Mapping[str, np.ndarray], threads: int) -> None:
+        import torch
+        import torch._inductor.config as inductor
+
+        torch.set_num_threads(threads)
+        inductor.freezing = True
+        self.torch = torch
+        weights = {w.name for w in model.graph.initializer}
+        self.inputs = [torch.from_numpy(inputs[i.name]) for i in model.graph.input if i.name not in weights]
+        self.compiled = torch.compile(_module(model), mode="max-autotune")
+        self.run()
+
+    def run(self) -> None:
+        """One run."""
+        with self.torch.inference_mode():
+            self.compiled(*self.inputs)
+
+    def time(self, repeats: int) -> list[int]:
+        """Nanoseconds of each run. Afterwards its spinning threads are given time to fall asleep."""
+        out = []
+        for _ in range(repeats):
+            start = time.perf_counter_ns()
+            self.run()
+            out.append(time.perf_counter_ns() - start)
+        time.sleep(SETTLE_SECONDS)
+        return out
+
+
+def has_torch() -> bool:
+    """Whether torch.compile can be compared with."""
+    return all(importlib.util.find_spec(m) is not None for m in ("torch", "onnx2torch"))
+
+
+def _module(model: ModelProto) -> Any:
+    import onnx2torch
+
+    said: list[str] = []
+    for opset in (None, *_OPSETS):
+        try:
+            made = model if opset is None else version_converter.convert_version(model, opset)
+            return onnx2torch.convert(made).eval()
+        except (
+            NotImplementedError,
+            RuntimeError,
+            version_converter.ConvertError,
+            checker.ValidationError,
+            shape_inference.InferenceError,
+        ) as e:
+            said.append(str(e).splitlines()[0])
+    raise RuntimeError(f"onnx2torch reads it in no opset: {said[0]}")
