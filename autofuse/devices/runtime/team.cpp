@@ -162,23 +162,32 @@ static int64_t claim(Range* r) {
 }
 
 // Work on the launch under way, and on those that follow from it, while there is something to claim.
+//
+// Chunks that are done are counted here and told to the others once a range is used up: `done` is a line that every thread writes, and between
+// distant cores each time costs as much as a part of a small chunk.
 static void take_part(Team* t, int self) {
+  int64_t mine = 0;
   for (int k = 0; k < t->threads;) {
     const int64_t chunk = claim(&t->ranges[(self + k) % t->threads]);
     if (chunk < 0) {
-      ++k;
+      const int64_t told = mine;
+      mine = 0;
+      // read before it is told: until then the launch is not over, and nothing of it changes
+      const int64_t chunks = told > 0 ? t->chunks : 0;
+      if (told > 0 && __atomic_add_fetch(&t->done, told, __ATOMIC_ACQ_REL) == chunks) {
+        if (t->stamps) t->stamps[t->repeat * t->program->count + t->launch] = now() - t->launched;
+        advance(t, self);
+        k = 0;
+      } else {
+        ++k;
+      }
       continue;
     }
-    // until this chunk is done the launch is not over, and nothing of it changes
+    // until this chunk is told to be done the launch is not over, and nothing of it changes
     const Launch* l = &t->program->launches[t->launch];
-    const int64_t chunks = t->chunks;
     const int64_t begin = chunk * l->chunk, end = begin + l->chunk < l->grid ? begin + l->chunk : l->grid;
     l->kernel(l->args, begin, end, t->scratch[self]);
-    if (__atomic_add_fetch(&t->done, 1, __ATOMIC_ACQ_REL) == chunks) {
-      if (t->stamps) t->stamps[t->repeat * t->program->count + t->launch] = now() - t->launched;
-      advance(t, self);
-      k = 0;
-    }
+    ++mine;
   }
 }
 
