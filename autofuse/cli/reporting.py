@@ -160,8 +160,8 @@ def _explain_results(
     asked = wish or ("" if len(shown) != 1 or not names else "split" if shown.iloc[0]["state"] == FUSED else "fuse")
     try:
         if asked:
-            given = {"fuse": names} if asked == "fuse" else {"split": names}
-            answer = results.what_if(**given, model=model)
+            fuse, split = (names, []) if asked == "fuse" else ([], names)
+            answer = results.what_if(fuse, split, model)
         elif not names:
             found = left.of_results(results, model)
     except AutofuseError as error:

@@ -155,18 +155,22 @@ class Results:
         """Why edges were or weren't fused: all that weren't, or those between the named nodes and values."""
         return explain.explain_text(self.verdicts, names)
 
-    def what_if(self, fuse: Sequence[str] = (), split: Sequence[str] = (), model: str | None = None) -> Answer:
+    def what_if(
+        self, fuse: Sequence[str] = (), split: Sequence[str] = (), model: str | None = None, measure: float = 0.0
+    ) -> Answer:
         """What it would cost to compute in one kernel what lies between two nodes or values (or at an edge), or to split it.
 
-        The partition is searched again by the kernels that the tune measured, and by estimates where it measured none. `model` is the model's
-        path where it isn't the one that was tuned. UsageError where the names mean no two nodes.
+        The partition is searched again by the kernels that the tune measured, and by estimates where it measured none; a region that the tune
+        did not come to is formed where the rules allow it. `model` is the model's path where it isn't the one that was tuned. `measure`: up
+        to so many seconds, kernels that the answer has by estimate are measured on this machine's device (nothing is written down). UsageError
+        where the names mean no two nodes.
         """
         if bool(fuse) == bool(split):
             raise UsageError("what_if takes either fuse or split: one or two names, as `explain` prints them")
         key = model or ""
         if key not in self._askers:
             self._askers[key] = Asker(self.run, self.plan, self.kernels, self.trade_offs, model)
-        return self._askers[key].ask(self.verdicts, tuple(fuse or split), bool(split))
+        return self._askers[key].ask(self.verdicts, tuple(fuse or split), bool(split), measure)
 
     @cached_property
     def _askers(self) -> dict[str, Asker]:

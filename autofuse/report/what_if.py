@@ -6,24 +6,31 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
+from autofuse.devices.base import Device
+from autofuse.devices.cpu import CpuDevice
 from autofuse.devices.cpuinfo import host_target
+from autofuse.devices.cuda import CudaDevice
 from autofuse.devices.cuda_targets import cuda_target
 from autofuse.engine.plan import Plan, plan_from_json
 from autofuse.errors import PlanError, UsageError
 from autofuse.fusion.partition import Edge, Partition, Partitioner
+from autofuse.fusion.region import RegionProgram
 from autofuse.importer.importing import import_model
 from autofuse.importer.load import load_model
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.kernels.space import load_spaces
-from autofuse.measure.bench import Bench
+from autofuse.measure.bench import Bench, Choice
 from autofuse.measure.calibrate import Reached
+from autofuse.measure.device_bench import DeviceBench
+from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.result import Measurement, Status
 from autofuse.render.cpp import render_cpp
 from autofuse.render.cuda import render_cuda
@@ -34,6 +41,7 @@ from autofuse.search.exact.sampler import ExactPlanSampler
 from autofuse.search.exact.what_if import WhatIf, kernels_of, what_if
 from autofuse.search.kernel_study import KernelStudies
 from autofuse.search.planner import Planner
+from autofuse.search.tune import factory_of
 
 SETTING_UP = 30.0
 """Seconds after which no more regions are enumerated and priced for a question."""
@@ -108,17 +116,35 @@ def _us(seconds: float) -> str:
     return explain.signed(seconds * 1e6) if math.isfinite(seconds) else "-"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Recorded:
-    """A bench that knows what a result folder holds, and measures nothing."""
+    """A bench that knows what a result folder holds. It measures nothing unless it has a `live` one to do so."""
 
     target: Target
     threads: int
     rows: Mapping[str, Sequence[Measurement]]
+    live: DeviceBench | None = None
 
     def known(self, signature: str) -> list[Measurement]:
         """See Bench."""
         return list(self.rows.get(signature, ()))
+
+    def seeds(self, program: RegionProgram) -> list[Measurement]:
+        """See Bench."""
+        del program
+        return []
+
+    def kernels(
+        self,
+        program: RegionProgram,
+        constants: Mapping[int, np.ndarray],
+        choices: Sequence[Choice],
+        deadline: float,
+        again: int = 0,
+    ) -> list[Measurement]:
+        """See Bench. Only asked for while there is a live one."""
+        assert self.live is not None
+        return self.live.kernels(program, constants, choices, deadline, again)
 
 
 class Asker:
@@ -135,10 +161,12 @@ class Asker:
         self.plan = plan
         self.graph = _graph(run, plan, model or str(run["model"]))
         self.target = target_of(run)
-        bench = cast(Bench, _Recorded(self.target, int(run["threads"]), _measurements(kernels)))
+        self._bench = _Recorded(self.target, int(run["threads"]), _measurements(kernels))
+        bench = cast(Bench, self._bench)
         spaces = load_spaces(self.target.kind)
         studies = KernelStudies(bench, spaces, str(run["accuracy"]))
         planner = Planner(self.graph, bench, Partitioner(self.graph, self.target), studies, str(run["accuracy"]))
+        studies.constants = planner.constants
         c = run["calibration"]
         rates = _reached(c)
         end = time.monotonic() + SETTING_UP
@@ -163,8 +191,9 @@ class Asker:
         """Judges single edges."""
         return EdgeJudge(self.sampler, self.plan)
 
-    def ask(self, edges: pd.DataFrame, names: Sequence[str], apart: bool) -> Answer:
-        """Names are those of `explain`: an edge, a value, or two nodes or values with all that lies between them."""
+    def ask(self, edges: pd.DataFrame, names: Sequence[str], apart: bool, seconds: float = 0.0) -> Answer:
+        """Names are those of `explain`: an edge, a value, or two nodes or values with all that lies between them. `seconds`: how long
+        kernels that the answer has by estimate may be measured, on the device of the tune."""
         rows = explain.chosen(edges, names)
         nodes = {int(n) for side in ("producer", "consumer") for n in rows[side]}
         if len(nodes) < 2:
@@ -172,11 +201,38 @@ class Asker:
                 f"nothing flows between {' and '.join(map(repr, names))}: name an edge, a value, or two nodes on one way"
             )
         result = what_if(self.sampler, nodes, apart, tuple(names))
+        if seconds > 0 and result.open + result.best_open:
+            result = self._measured(nodes, apart, tuple(names), seconds)
+        self.__dict__.pop("judge", None)  # of regions and times as they were
         reason = None
         if len(rows) == 1:
             row = rows.iloc[0]
             reason = self.judge.judge(Edge(int(row["producer"]), int(row["consumer"]), int(row["value"])))
         return Answer(result, (self._texts(result, result.best_plan), self._texts(result, result.plan)), reason)
+
+    def _measured(self, nodes: Collection[int], apart: bool, names: tuple[str, ...], seconds: float) -> WhatIf:
+        """The same question once what was open in its two plans is measured, as far as time allows."""
+        deadline = time.monotonic() + seconds
+        cuda = self.target.is_cuda
+        device: Device = CudaDevice() if cuda else CpuDevice(threads=self._bench.threads)
+        live = DeviceBench(device, factory_of(device), self.graph, graph_inputs(self.graph), None)
+        self._bench.live = live
+        planner, studies = self.sampler.planner, self.sampler.planner.studies
+        try:
+            while True:
+                result = what_if(self.sampler, nodes, apart, names)
+                plans = [p for p in (result.plan, result.best_plan) if p is not None]
+                lacking = {v.key: v for p in plans for v, _ in planner.open_kernels(p)}
+                before = len(lacking)
+                for v in lacking.values():
+                    if time.monotonic() >= deadline:
+                        return what_if(self.sampler, nodes, apart, names)
+                    before -= not studies.step(v.program, deadline, only=[v])
+                if not before:  # nothing is open, or nothing of it can be measured
+                    return what_if(self.sampler, nodes, apart, names)
+        finally:
+            self._bench.live = None
+            live.close()
 
     def _texts(self, result: WhatIf, plan: Plan | None) -> tuple[str, ...]:
         kernels = [

@@ -79,6 +79,7 @@ class Model:
     ) -> None:
         self.graph = partitioner.graph
         self.pricing = pricing
+        self._program = program
         self.layouts = Layouts(self.graph)
         self._node_level, self._value_level = _levels(self.graph)
         self.choices: list[Choice] = []
@@ -96,15 +97,28 @@ class Model:
             if out_of_time() and len(region.nodes) > 1 and region not in kept:
                 self.left_out += 1
                 continue
-            shared = program(region)
-            self.pricing.prepare(shared)
-            for way in pricing.ways(shared):
-                if way.view and not self._may_view(region, way.view):
-                    continue
-                self.choices.append(Choice(region, shared, way))
-                columns.append(self._column(region, way, 2 * level))
+            columns += self._taken(region)
         self.problem = self._problem(columns)
         self._reorders = self._reorder_ways()
+
+    def include(self, region: Region) -> bool:
+        """Take in a region that was not enumerated; False where there is no way to run it, or a step on the host runs between its nodes."""
+        fresh = [] if self.levels_differ(region.nodes) else self._taken(region)
+        self.problem = self._problem([*self.problem.columns, *fresh])
+        self._reorders = self._reorder_ways()
+        return bool(fresh)
+
+    def _taken(self, region: Region) -> list[Column]:
+        """The columns of a region, whose choices are taken in."""
+        shared = self._program(region)
+        self.pricing.prepare(shared)
+        found: list[Column] = []
+        for way in self.pricing.ways(shared):
+            if way.view and not self._may_view(region, way.view):
+                continue
+            self.choices.append(Choice(region, shared, way))
+            found.append(self._column(region, way, 2 * self._node_level[region.nodes[0]]))
+        return found
 
     # ---- columns
 

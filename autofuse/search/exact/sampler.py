@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from autofuse.engine.plan import Plan
 from autofuse.fusion.partition import Partition, verify_partition
+from autofuse.fusion.region import Region
 from autofuse.kernels.base import Variant
 from autofuse.measure.calibrate import Reached
 from autofuse.search.exact.blocks import BlockSolver
@@ -97,6 +98,8 @@ class ExactPlanSampler:
         self._solver = BlockSolver(self.model.problem)
         self._solve_seconds = solve_seconds
         self._setting = Setting(planner.bench.target, planner.bench.threads, planner.accuracy)
+        self.formed: frozenset[Region] = frozenset()
+        """Regions that were not enumerated, and taken in for questions."""
         self._settled: dict[Shape, float] = {}
         self._run_at: dict[Shape, float] = {}
         """What the solutions said that these plans would cost: a plan costs more where a reorder of its own does than the one that stands for it."""
@@ -203,6 +206,15 @@ class ExactPlanSampler:
     def plan(self, solution: Solution, origin: str, pick: Pick) -> Plan:
         """The plan of a solution."""
         return plan_of(self.model, solution, self._setting, origin, pick)
+
+    def include(self, region: Region) -> bool:
+        """Take in a region that was not enumerated; False where nothing implements it. For questions about a tune that is over."""
+        if not self.model.include(region):
+            return False
+        self.formed |= {region}
+        self._studies.recall(self.planner.program(region))
+        self._solver = BlockSolver(self.model.problem)
+        return True
 
     def recall(self) -> None:
         """Take what the bench knows of all regions for measured: for questions about a tune that is over."""

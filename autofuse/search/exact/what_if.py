@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autofuse.engine.lowering import variant_of
 from autofuse.engine.plan import Plan, PlannedRegion
-from autofuse.fusion.region import Region, Verdict
+from autofuse.fusion.region import YES, Region, Verdict
 from autofuse.ir.graph import NodeId
 from autofuse.kernels.base import Lowered
 from autofuse.kernels.families import lower
@@ -24,7 +24,8 @@ class WhatIf:
 
     `measured` is what the best plan with the wish takes by measured kernels alone, `best_measured` that without it (infinity where some of
     its kernels were not measured). `open` and `best_open` count kernels of the two plans whose times are estimates. `verdict` is what the
-    rules say of the nodes in one region: the reason where they can't be one.
+    rules say of the nodes in one region with what lies between them: the reason where they can't be one. `formed`: the search had not come to
+    such a region, so that it was formed for the question.
     """
 
     wish: str
@@ -38,6 +39,7 @@ class WhatIf:
     plan: Plan | None
     measured: float = math.inf
     best_measured: float = math.inf
+    formed: bool = False
 
     @property
     def measured_price(self) -> float:
@@ -59,17 +61,18 @@ class WhatIf:
     def text(self) -> str:
         """In words."""
         if not math.isfinite(self.seconds):
-            why = self.verdict.reason if not self.verdict else "it lies beyond the regions that were enumerated"
+            why = self.verdict.reason if not self.verdict else "what the other nodes would need of it can't be supplied"
             rule = f" [{self.verdict.rule}]" if not self.verdict else ""
             return f"{self.wish}: impossible{rule}: {why}"
         known, best = _basis(self.open), _basis(self.best_open)
-        if self.price <= 1e-9 * self.best:
+        if abs(self.price) <= 1e-9 * self.best or (self.price < 0 and not self.formed):
             return f"{self.wish}: the best plan does so already ({1e3 * self.best:.4g} ms, {best})"
         percent = 100 * self.price / self.best
-        text = f"{self.wish}: {1e3 * self.seconds:.4g} ms ({known}) instead of {1e3 * self.best:.4g} ms ({best}), {percent:.1f} % slower"
+        text = f"{self.wish}: {1e3 * self.seconds:.4g} ms ({known}) instead of {1e3 * self.best:.4g} ms ({best}), {abs(percent):.1f} % "
+        text += "slower" if percent >= 0 else "faster"
         if self.open and math.isfinite(self.measured_price):
             text += f"; by measured kernels alone {1e6 * self.measured_price:.3g} us slower"
-        return text
+        return f"{text}; the search had not come to such a region" if self.formed else text
 
 
 def _basis(estimated: int) -> str:
@@ -81,15 +84,18 @@ def _basis(estimated: int) -> str:
 def what_if(
     sampler: ExactPlanSampler, nodes: Iterable[NodeId], apart: bool = False, names: tuple[str, ...] = ()
 ) -> WhatIf:
-    """Solve with some nodes in one region, or (`apart`) not all of them in one."""
+    """Solve with some nodes in one region, or (`apart`) not all of them in one. A region that the search did not come to is formed."""
     wanted = frozenset(nodes)
-    fixed = Fixed(apart=(wanted,)) if apart else Fixed(together=(wanted,))
-    verdict = sampler.planner.partitioner.allowed(Region.of(sampler.model.graph, wanted))
-    best, best_seconds, best_open = _solved(sampler, None)
+    fixed = Fixed(together=(wanted,))
+    verdict, formed = _formed(sampler, wanted, apart)
+    now = Fixed(apart=tuple(frozenset(r.nodes) for r in sampler.formed))  # the best plan is one of what was enumerated
+    if apart:
+        fixed = Fixed(apart=(wanted, *now.apart))
+    best, best_seconds, best_open = _solved(sampler, now if now.apart else None)
     plan, seconds, still_open = _solved(sampler, fixed)
     shown = " and ".join(map(repr, names)) or f"nodes {sorted(wanted)}"
     wish = f"{shown} {'apart' if apart else 'in one kernel'}"
-    known, best_known = _measured(sampler, fixed), _measured(sampler, None)
+    known, best_known = _measured(sampler, fixed), _measured(sampler, now if now.apart else None)
     return WhatIf(
         wish,
         tuple(sorted(wanted)),
@@ -102,7 +108,32 @@ def what_if(
         plan,
         known,
         best_known,
+        formed,
     )
+
+
+def _formed(sampler: ExactPlanSampler, wanted: frozenset[NodeId], apart: bool) -> tuple[Verdict, bool]:
+    """What the rules say of the smallest region with some nodes, and whether it was taken in for the question: where no region that was
+    enumerated has them, and it is legal."""
+    model, partitioner = sampler.model, sampler.planner.partitioner
+    holding = {c.region for c in model.choices if wanted <= set(c.region.nodes)}
+    if holding:
+        return YES, holding <= sampler.formed
+    nodes = partitioner.closed(wanted)
+    hosts = tuple(sorted(n for n in nodes if not model.graph.nodes[n].kind.has_kernel))
+    if hosts:
+        return Verdict(
+            False, "host", "a path between them leads over the host, and a kernel can't wait for that", hosts
+        ), False
+    region = Region.of(model.graph, nodes)
+    verdict = partitioner.allowed(region)
+    if not verdict or apart:
+        return verdict, False
+    if model.levels_differ(nodes):
+        return Verdict(False, "host", "a step on the host runs between them", tuple(sorted(wanted))), False
+    if not sampler.include(region):
+        return Verdict(False, "kernels", "no kernel family implements it", region.nodes), False
+    return verdict, True
 
 
 def _measured(sampler: ExactPlanSampler, fixed: Fixed | None) -> float:
