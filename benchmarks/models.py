@@ -236,6 +236,12 @@ def entries(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found + (trained(args.trained) if args.trained else [])
 
 
+def write(folder: Path, found: Mapping[str, Any]) -> None:
+    """The table and the plot of what models.json holds."""
+    (folder / "models.md").write_text(table(found["rows"]) + "\n" + summary(found["rows"]))
+    plot(found["rows"], folder / "models")
+
+
 def main() -> None:
     """Measure each model in a process of its own and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -251,11 +257,17 @@ def main() -> None:
         "--exact", action="store_true", help="tune under --accuracy exact, too, and run that plan beside the others"
     )
     parser.add_argument("--torch", action="store_true", help="compare with torch.compile, too, where it is installed")
+    parser.add_argument(
+        "--redraw", type=Path, metavar="FOLDER", help="measure nothing: table and plot of FOLDER's models.json again"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         row = measure(json.loads(args.one), args.budget, args.threads, args.rounds, args.output, args.exact, args.torch)
         print("ROW " + json.dumps(row))
+        return
+    if args.redraw:
+        write(args.redraw, json.loads((args.redraw / "models.json").read_text()))
         return
     if args.torch and not has_torch():
         parser.error("--torch needs torch and onnx2torch: install both")
@@ -275,8 +287,7 @@ def main() -> None:
         )
         print(table(rows[-1:]).splitlines()[-1], flush=True)
         (args.output / "models.json").write_text(json.dumps({"about": facts, "rows": rows}))
-        (args.output / "models.md").write_text(table(rows) + "\n" + summary(rows))
-        plot(rows, args.output / "models")
+        write(args.output, {"rows": rows})
     print(summary(rows), end="")
 
 
