@@ -15,7 +15,10 @@ import matplotlib.pyplot as plt
 from memory import HEAD as MEMORY_HEAD
 from memory import cells as memory_cells
 
+from autofuse.measure.nearness import near_rounds
+
 Row = Mapping[str, Any]
+_FEWEST_ROUNDS = 5
 PEERS = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 """Of which the better one is compared with."""
 OTHERS = {"torch": "torch.compile"}
@@ -134,7 +137,31 @@ def summary(rows: Sequence[Row]) -> str:
     floors = [x for r in done if (x := ratio(r, "best", "copy")) is not None]
     if floors:
         parts.append(f"- best / a copy of the same bytes: geometric mean {_mean(floors):.2f}x, most {max(floors):.2f}x")
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *_by_nearness(done)]) + "\n"
+
+
+def _by_nearness(rows: Sequence[Row]) -> list[str]:
+    """The ratios to the better peer of rounds with near cores and of those with cores apart, where there were both: a virtual machine's move."""
+    looks = [(r, k, ns) for r in rows for k, ns in enumerate(r.get("exchange_ns", ()))]
+    near = near_rounds([ns for _, _, ns in looks])
+    if all(near):
+        return []
+    parts = [f"- the threads' cores were apart in {near.count(False)} of {len(near)} rounds, in which all take longer"]
+    for name, wanted in (("near", True), ("apart", False)):
+        found, chosen = [], [(r, k, ns) for (r, k, ns), n in zip(looks, near, strict=True) if n == wanted]
+        for r in rows:
+            rounds = [k for other, k, _ in chosen if other is r]
+            peer = better_peer(r)
+            pairs = None if peer is None else ratios(r, peer, "best")
+            if pairs is not None and len(rounds) >= _FEWEST_ROUNDS:
+                found.append(float(np.median(pairs[rounds])))
+        if found:
+            ns = float(np.median([ns for _, _, ns in chosen]))
+            parts.append(
+                f"- with cores {name} (a cache line there and back in {ns:.0f} ns) the better of the two / best: geometric mean "
+                f"{_mean(found):.2f}x over {len(found)} models, least {min(found):.2f}x"
+            )
+    return parts
 
 
 def _mean(xs: Sequence[float]) -> float:

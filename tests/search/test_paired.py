@@ -17,6 +17,7 @@ from autofuse.measure.inputs import graph_inputs
 from autofuse.measure.noise import Noise
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from model_tables import summary
 from paired import Paired, measure, ratio_text
 
 
@@ -49,3 +50,18 @@ def test_rounds_are_told_apart_by_how_near_the_cores_were() -> None:
     assert parts["near"].against("a", "b", 0.01).tie
     assert parts["apart"].against("a", "b", 0.01).winner == "a"
     assert Paired({"a": a, "b": b}, 2, noise, (60,) * 40).by_nearness() == {}
+
+
+def test_a_summary_tells_the_ratios_of_both_states() -> None:
+    """One model was timed in both states, another only with its cores apart, which its own rounds alone would not show."""
+    both = {"best": [100, 170] * 10, "onnxruntime": [150, 340] * 10}
+    apart = {"best": [100] * 6, "onnxruntime": [300] * 6}
+    rows = [{"times_ns": both, "exchange_ns": [60, 330] * 10}, {"times_ns": apart, "exchange_ns": [320] * 6}]
+    said = summary(rows)
+    assert "apart in 16 of 26 rounds" in said
+    assert (
+        "with cores near (a cache line there and back in 60 ns) the better of the two / best: geometric mean 1.50x over 1 models"
+        in said
+    )
+    assert f"geometric mean {(2 * 3) ** 0.5:.2f}x over 2 models, least 2.00x" in said
+    assert "cores" not in summary([{"times_ns": both, "exchange_ns": [60] * 20}])
