@@ -133,18 +133,17 @@ class CpuDevice:
         kernels = list({id(l.kernel): l.kernel for l in program.launches}.values())
         libraries: dict[int, Library] = {}
         opened: dict[str, Library] = {}
-        try:
+        with contextlib.ExitStack() as unfinished:
             for kernel, made in zip(kernels, self.compile(kernels), strict=True):
                 if not isinstance(made, Compiled):
                     raise made
                 if made.path not in opened:
                     opened[made.path] = self._open(kernel, made)
+                    unfinished.callback(opened[made.path].close)
                 libraries[id(kernel)] = opened[made.path]
-            return CpuExecutable(self, program, libraries)
-        except BaseException:
-            for library in opened.values():
-                library.close()
-            raise
+            executable = CpuExecutable(self, program, libraries)
+            unfinished.pop_all()
+        return executable
 
     def _open(self, kernel: Kernel | Rendered, made: Compiled) -> Library:
         """Load a kernel; a damaged or meanwhile pruned file of the cache is compiled again once."""

@@ -167,15 +167,13 @@ def _compiled(toolchain: Toolchain, command: Sequence[str], name: str) -> tuple[
         raise ToolchainError(
             f"{shlex.join(toolchain.command)} cannot be started: {e.strerror or e}. Install g++ or clang++, or set CXX."
         ) from e
-    with process:
+    with process, contextlib.ExitStack() as unfinished:
+        unfinished.callback(_end_all, process)
         try:
             out, said = process.communicate(timeout=COMPILE_SECONDS)
         except subprocess.TimeoutExpired as e:
-            _end_all(process)
             raise CompileError(f"{name}: {toolchain.command[0]} did not finish in {COMPILE_SECONDS:.0f} s") from e
-        except BaseException:
-            _end_all(process)
-            raise
+        unfinished.pop_all()
     code = process.returncode
     if code in (126, 127):
         raise ToolchainError(

@@ -7,6 +7,7 @@ by onnx's reference evaluator, and a warning says so.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -74,13 +75,12 @@ class ControlRunner(Generic[E]):
         self._build = build
         self._fed_at = [self._fed(b) for b in control.bodies]
         self._made: list[dict[Types, E]] = [{} for _ in control.bodies]
-        try:
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(self.close)
             for body, plan, made in zip(control.bodies, plans, self._made, strict=True):
                 if body.graph is not None and plan is not None:
                     made[_static(body.graph)] = build(body.graph, plan, device)
-        except BaseException:
-            self.close()
-            raise
+            unfinished.pop_all()
 
     def _fed(self, body: Body) -> list[int]:
         """The positions of a body's inputs that are no constants of its graph."""

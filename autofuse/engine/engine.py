@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,14 +50,13 @@ class Engine:
     def build(graph: Graph, plan: Plan, device: Device) -> Engine:
         """Lower, compile and load, the graphs inside of control-flow nodes too. Raises PlanError, CompileError or LaunchError."""
         engine = Engine(graph, plan, device, segments(graph, plan, lowering(device)))
-        try:
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(engine.close)
             for k, s in enumerate(engine.steps):
                 engine.executables.append(device.load(s.program) if isinstance(s, Segment) else None)
                 if isinstance(s, ControlCall):
                     engine.controls[k] = engine._runner(s)
-        except BaseException:
-            engine.close()
-            raise
+            unfinished.pop_all()
         return engine
 
     def _runner(self, step: ControlCall) -> ControlRunner[Engine]:

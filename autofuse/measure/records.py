@@ -92,7 +92,8 @@ class Records:
 
     def _connect(self) -> sqlite3.Connection:
         c = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
-        try:
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(c.close)
             c.execute("PRAGMA journal_mode=WAL")
             # A commit is on the disk when it returns, whatever happens to the machine next.
             c.execute("PRAGMA synchronous=FULL")
@@ -100,9 +101,7 @@ class Records:
             if found is None or found[0] != "ok":
                 raise sqlite3.DatabaseError(str(found[0] if found else "no answer"))
             prepare(c)
-        except BaseException:
-            c.close()
-            raise
+            unfinished.pop_all()
         return c
 
     def _mend(self) -> None:

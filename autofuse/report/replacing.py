@@ -27,7 +27,8 @@ def replace_files(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] 
     nothing has changed."""
     _sweep(folder)
     new = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
-    try:
+    with contextlib.ExitStack() as unfinished:
+        unfinished.callback(shutil.rmtree, new, ignore_errors=True)
         for name, data in files.items():
             path = new / name
             path.parent.mkdir(exist_ok=True)
@@ -40,9 +41,7 @@ def replace_files(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] 
             os.replace(new, folder / _READY)
             _flush_folder(folder)
             _settle(folder)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
+        unfinished.pop_all()
 
 
 def settle(folder: Path) -> None:
@@ -97,13 +96,16 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file under another name and rename it: a reader sees the old file or the new one, and so does one after a crash of the machine."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     os.close(handle)
-    try:
+    with contextlib.ExitStack() as unfinished:
+        unfinished.callback(_dropped, Path(temporary))
         _flushed(Path(temporary), data)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+        unfinished.pop_all()
+
+
+def _dropped(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _flushed(path: Path, data: bytes) -> None:
