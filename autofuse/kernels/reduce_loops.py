@@ -166,7 +166,7 @@ class _Inner(_Writer):
             pairs = zip(each[:unroll], each[unroll:], strict=True)
             return self.rows([_Row(here, self.kept(1), following) for here, following in pairs])
 
-        return tasks(nest.rows[:-1], n, 1, min(self.together, n) if nest.rows else 1, self.task, block)
+        return tasks(nest.rows[:-1], n, 1, max(1, min(self.together, n)) if nest.rows else 1, self.task, block)
 
     def rows(self, rows: Sequence[_Row]) -> tuple[Stmt, ...]:
         """Neighbouring rows, pass by pass: the lanes of one are folded while the next one is read."""
