@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from autofuse.devices.arguments import check_count, check_inputs, check_place
 from autofuse.devices.base import BufferRef, Compiled, Device, Executable, Launch, Program
 from autofuse.devices.cache import KernelCache
 from autofuse.devices.cuda_targets import make_target
 from autofuse.devices.nvrtc import CubinCompiler, cuda_source
-from autofuse.errors import InputError, LaunchError, ToolchainError
+from autofuse.errors import LaunchError, ToolchainError
 from autofuse.ir.target import Target
 from autofuse.loops.ir import Buffer, Kernel, loops_of
 from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, launch_grid
@@ -27,7 +28,6 @@ from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, launch_grid
 _TO_DEVICE, _TO_HOST = 1, 2
 _MEND = 'run: pip install "autofuse[cuda12]" (or "autofuse[cuda13]" for a driver of CUDA 13)'
 _POISON = 0xFF
-_ALIGN = 64
 
 
 @lru_cache(maxsize=1)
@@ -198,8 +198,7 @@ class CudaExecutable:
     def _step(self, launch: Launch, compiled: Compiled) -> _Step:
         kernel = loops_of(launch.kernel)
         label = launch.label or kernel.family
-        if len(launch.arguments) != len(kernel.params):
-            raise LaunchError(f"launch {label}: {len(launch.arguments)} arguments for {len(kernel.params)} parameters")
+        check_count(label, launch, kernel)
         if compiled.path not in self._modules:
             self._modules[compiled.path] = self._cupy.RawModule(path=compiled.path)
         function = self._modules[compiled.path].get_function(KERNEL_NAME)
@@ -225,16 +224,7 @@ class CudaExecutable:
                 memory = self._inputs[ref.index]
             case "output":
                 memory = self._outputs[ref.index]
-        end = ref.offset + buffer.size * buffer.dtype.itemsize
-        if ref.offset < 0 or end > memory.size:
-            raise LaunchError(
-                f"launch {label}: {buffer.name} needs bytes {ref.offset} to {end} of {ref.place} {ref.index}, which has {memory.size}"
-            )
-        if ref.offset % min(buffer.align, _ALIGN) != 0:
-            raise LaunchError(
-                f"launch {label}: {buffer.name} lies at byte {ref.offset} of {ref.place} {ref.index}, but its kernel relies on an "
-                f"alignment of {buffer.align}"
-            )
+        check_place(label, ref, buffer, memory.size)
         return memory.address + ref.offset
 
     def _poison(self) -> None:
@@ -300,15 +290,9 @@ class CudaExecutable:
             ]
 
     def bind(self, inputs: Sequence[np.ndarray]) -> None:
-        ports = self._program.inputs
-        if len(inputs) != len(ports):
-            raise InputError(f"the program takes {len(ports)} inputs, got {len(inputs)}")
+        check_inputs(self._program.inputs, inputs)
         with self._open("copying inputs"):
-            for port, array, memory in zip(ports, inputs, self._inputs, strict=True):
-                if array.shape != port.shape or array.dtype != port.dtype.numpy:
-                    raise InputError(
-                        f"input {port.name} must be {port.dtype} of shape {port.shape}, got {array.dtype} of shape {array.shape}"
-                    )
+            for array, memory in zip(inputs, self._inputs, strict=True):
                 self._copy_in(memory, array)
 
     def time(self, repeats: int) -> list[int]:

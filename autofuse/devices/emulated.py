@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autofuse.devices.arguments import ALIGN, check_count, check_inputs, check_place
 from autofuse.devices.base import BufferRef, Compiled, Device, Executable, Launch, Program
 from autofuse.devices.cache import KernelCache
 from autofuse.devices.cuda_targets import cuda_target
 from autofuse.devices.emulation_build import ORDERS, EmulationCompiler, emulate
 from autofuse.devices.nvrtc import CubinCompiler, cuda_source
-from autofuse.errors import InputError, LaunchError, UsageError
+from autofuse.errors import LaunchError, UsageError
 from autofuse.ir.target import Target
 from autofuse.loops.ir import Buffer, Kernel, loops_of
 
 _POISON = 0xFF  # NaN in every float type, -1 in integers
-_ALIGN = 64
 
 
 def aligned_bytes(size: int) -> np.ndarray:
     """Poisoned bytes that begin at a multiple of 64."""
-    raw = np.full(size + _ALIGN, _POISON, np.uint8)
-    start = -raw.ctypes.data % _ALIGN
+    raw = np.full(size + ALIGN, _POISON, np.uint8)
+    start = -raw.ctypes.data % ALIGN
     return raw[start : start + size]
 
 
@@ -104,10 +104,7 @@ class EmulatedExecutable:
 
     def _step(self, launch: Launch, compiled: Compiled) -> _Step:
         kernel = loops_of(launch.kernel)
-        if len(launch.arguments) != len(kernel.params):
-            raise LaunchError(
-                f"launch {launch.label or kernel.family}: {len(launch.arguments)} arguments for {len(kernel.params)} parameters"
-            )
+        check_count(launch.label or kernel.family, launch, kernel)
         views = [self._view(launch, ref, b) for ref, b in zip(launch.arguments, kernel.params, strict=True)]
         written = tuple(v for v, b in zip(views, kernel.params, strict=True) if b.written)
         return _Step(launch, compiled, tuple(v.ctypes.data for v in views), written)
@@ -124,16 +121,7 @@ class EmulatedExecutable:
             case "output":
                 memory = self._outputs[ref.index]
         size = buffer.size * buffer.dtype.itemsize
-        if ref.offset < 0 or ref.offset + size > memory.size:
-            raise LaunchError(
-                f"launch {launch.label or launch.kernel.family}: {buffer.name} needs bytes {ref.offset} to {ref.offset + size} of "
-                f"{ref.place} {ref.index}, which has {memory.size}"
-            )
-        if ref.offset % min(buffer.align, _ALIGN) != 0:
-            raise LaunchError(
-                f"launch {launch.label or launch.kernel.family}: {buffer.name} lies at byte {ref.offset} of {ref.place} {ref.index}, "
-                f"but its kernel relies on an alignment of {buffer.align}"
-            )
+        check_place(launch.label or launch.kernel.family, ref, buffer, memory.size)
         return memory[ref.offset : ref.offset + size]
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -173,14 +161,8 @@ class EmulatedExecutable:
                     )
 
     def bind(self, inputs: Sequence[np.ndarray]) -> None:
-        ports = self._program.inputs
-        if len(inputs) != len(ports):
-            raise InputError(f"the program takes {len(ports)} inputs, got {len(inputs)}")
-        for port, array, memory in zip(ports, inputs, self._inputs, strict=True):
-            if array.shape != port.shape or array.dtype != port.dtype.numpy:
-                raise InputError(
-                    f"input {port.name} must be {port.dtype} of shape {port.shape}, got {array.dtype} of shape {array.shape}"
-                )
+        check_inputs(self._program.inputs, inputs)
+        for array, memory in zip(inputs, self._inputs, strict=True):
             memory[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def time(self, repeats: int) -> list[int]:
