@@ -70,7 +70,7 @@ class AttentionHost:
             vectors = 2
         keys = _even(b.chain.key.extent or 1, (registers - 1 - vectors) // vectors)
         columns = b.chain.column.extent or 1
-        wide = 1 if b.across else min(4, -(-columns // b.lanes))
+        wide = 1 if b.across else min(2, -(-columns // b.lanes))  # few broadcasts and few rows of values at once
         if b.across:
             rows = _even(columns, (registers - 1 - vectors) // vectors)
         else:
