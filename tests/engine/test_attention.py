@@ -159,3 +159,18 @@ def test_keys_that_are_computed_on_the_way_are_refused(cpu: Device) -> None:
     assert everything > chain
     verdict = partitioner.verdict(everything)
     assert (verdict.ok, verdict.rule) == (False, "recomputation") and "keys" in verdict.reason
+
+
+@pytest.mark.parametrize("attributes", ({}, {"is_causal": 1}), ids=str)
+@pytest.mark.parametrize("shared", (4, 2), ids=lambda n: f"{n} heads of keys")
+def test_the_operator(shared: int, attributes: dict[str, int], cpu: Device) -> None:
+    """ONNX's own Attention falls into the same parts, also where heads of queries share those of keys."""
+    shapes = {"q": (1, 4, 20, 16), "k": (1, shared, 24, 16), "v": (1, shared, 24, 16)}
+    ins = [helper.make_tensor_value_info(k, TensorProto.FLOAT, s) for k, s in shapes.items()]
+    outs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([N("Attention", ["q", "k", "v"], ["y"], **attributes)], "attention", ins, outs)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    rng = np.random.default_rng(2)
+    x = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    (expected,) = ReferenceEvaluator(m).run(None, x)
+    np.testing.assert_allclose(fused(import_model(m), cpu, x)["y"], expected, 1e-5, 1e-6)
