@@ -48,8 +48,8 @@ CUDA_RATES = Rates(2e13, 1.5e12, 3e-6)
 SLOW_CONTRACTION = 12.0
 """How many times slower a contraction without register tiles runs."""
 
-DOT_PRODUCTS = 3.0
-"""How many times faster than in float32 products of bytes run, what surrounds them left in."""
+DOT_PRODUCTS = 1.25
+"""Terms of a product of bytes for an operation in float32, by time (measured): of integers only the sums are counted."""
 
 PLAIN_CHANNELS = 1.25
 """How many times longer a contraction takes whose activations could be blocked by channels and are not (measured on convolutions)."""

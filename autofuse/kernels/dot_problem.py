@@ -52,7 +52,6 @@ class DotProblem:
     block: int
     points: int
     lanes: int
-    flops: int
 
     @property
     def row_extent(self) -> int:
@@ -67,6 +66,11 @@ class DotProblem:
     def terms(self) -> int:
         """Terms of the sum."""
         return (self.quad.extent or 1) * math.prod(a.extent or 1 for a in self.others)
+
+    @property
+    def products(self) -> int:
+        """Products of two bytes in all, those of padding left out."""
+        return self.row_extent * math.prod(a.extent or 1 for a in self.grid) * (self.n.extent or 1) * self.terms
 
     @property
     def padded_quad(self) -> int:
@@ -192,7 +196,6 @@ def dot_problem(variant: Variant, target: Target) -> DotProblem:
         block,
         points,
         lanes,
-        c.form.flops,
     )
 
 

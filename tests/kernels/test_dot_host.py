@@ -263,6 +263,8 @@ def test_bound_counts_whole_vectors_and_quads() -> None:
     made, fed, y = product(((8, 63), (63, 33)))
     (v,) = DOT.variants(case_of(made, fed, y).program, target())
     assert least_products(v, target()) == 2 * 8 * 64 * 48 / 4
+    (launch,) = DOT.lower(v, DOT.heuristic(v, target()), target()).launches
+    assert launch.kernel.flops == 2 * 8 * 63 * 33 / 4
 
 
 @pytest.mark.parametrize("width", [32, 16])
