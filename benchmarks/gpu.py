@@ -27,6 +27,7 @@ from autofuse.api.loading import LoadedEngine
 from autofuse.api.verifying import verify_engine
 from autofuse.devices.base import Compiled, Device
 from autofuse.devices.emulated import EmulatedCudaDevice
+from autofuse.engine.lowering import Ready
 from autofuse.errors import AutofuseError, InputError
 from autofuse.fusion.region import RegionProgram
 from autofuse.importer.importing import import_model
@@ -86,7 +87,7 @@ def contract(device: Device, tiny: bool) -> list[Row]:
         rng = np.random.default_rng(1)
         given = [[rng.standard_normal(t.shape).astype(np.float32) for t in program.inputs] for _ in range(2)]
         given[1][1:] = given[0][1:]  # constants stay
-        executable = device.load(timing_program(variant, lowered, given[0], Repetition(2, 1)))
+        executable = device.load(timing_program(Ready.of(variant, lowered), given[0], Repetition(2, 1)))
         try:
             for k, inputs in enumerate(given):
                 (got,) = unpacked_outputs(variant, executable.run(packed_inputs(variant, inputs)))
@@ -116,7 +117,7 @@ def copy_bandwidth(device: Device) -> float:
     variant, schedule = chosen(program, device)
     inputs = [np.ones(t.shape, np.float32) for t in program.inputs]
     lowered = lower(variant, schedule, device.target)
-    executable = device.load(timing_program(variant, lowered, inputs, Repetition(4, 1)))
+    executable = device.load(timing_program(Ready.of(variant, lowered), inputs, Repetition(4, 1)))
     try:
         executable.bind(packed_inputs(variant, inputs))
         executable.time(2)

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from autofuse.devices.cpu import CpuDevice
+from autofuse.engine.lowering import Ready
 from autofuse.fusion.region import RegionProgram, Step, Tensor
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import call, load
@@ -83,7 +84,7 @@ class Field:
             inputs = [
                 np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in variant.program.inputs
             ]
-            loaded = self.device.load(timing_program(variant, lowered, inputs, Repetition(TIMES, 1)))
+            loaded = self.device.load(timing_program(Ready.of(variant, lowered), inputs, Repetition(TIMES, 1)))
             loaded.bind(packed_inputs(variant, inputs))
             loaded.time(2)
             self.worker._keep(self.count, _KernelRun(loaded, 1))

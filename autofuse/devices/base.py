@@ -6,7 +6,7 @@ device knows nothing of graphs, regions or plans.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -114,8 +114,8 @@ class Device(Protocol):
     def text(self, kernel: Kernel) -> str:
         """The kernel's text as the compiler gets it, prelude included by reference."""
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
-        """Compile a batch, side by side where the device allows; a CompileError takes the place of what failed."""
+    def compile(self, kernels: Iterable[Kernel | Rendered]) -> list[Compiled | Exception]:
+        """Compile a batch, side by side where the device allows and while the next ones are made; a CompileError takes the place of what failed."""
 
     def load(self, program: Program) -> Executable:
         """Compile what is not compiled and make the program ready. Raises CompileError or LaunchError."""

@@ -9,8 +9,8 @@ import os
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -90,19 +90,26 @@ class CpuDevice:
         with contextlib.suppress(StorageError):  # it only saves time
             self._cache.put(key, _RECORD, data)
 
-    def compile(self, kernels: Sequence[Kernel | Rendered]) -> list[Compiled | Exception]:
-        """Compile a batch with as many compilers side by side as there are processors."""
-        texts: list[str | Exception] = []
-        for k in kernels:
-            try:
-                texts.append(self.text(k))
-            except CompileError as e:
-                texts.append(e)
+    def compile(self, kernels: Iterable[Kernel | Rendered]) -> list[Compiled | Exception]:
+        """Compile a batch with as many compilers side by side as there are processors, the first kernels while the next are rendered."""
         find_toolchain()  # without a compiler nothing goes; one that fails later costs only the kernels that it fails on
-        families = {t: k.family for t, k in zip(texts, kernels, strict=True) if isinstance(t, str)}
+        texts: list[str | Exception] = []
+        made: dict[str, Future[Compiled | AutofuseError]] = {}
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            made = dict(zip(families, pool.map(self._compile, families, families.values()), strict=True))
-        return [made[t] if isinstance(t, str) else t for t in texts]
+            try:
+                for k in kernels:
+                    try:
+                        text = self.text(k)
+                    except CompileError as e:
+                        texts.append(e)
+                        continue
+                    texts.append(text)
+                    if text not in made:
+                        made[text] = pool.submit(self._compile, text, k.family)
+                return [made[t].result() if isinstance(t, str) else t for t in texts]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def _compile(self, text: str, family: str) -> Compiled | AutofuseError:
         """A kernel, or why there is none: the compiler refused it, or is gone, or the disk is full."""

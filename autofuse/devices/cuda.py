@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ from autofuse.devices.cuda_targets import make_target
 from autofuse.devices.nvrtc import CubinCompiler, cuda_source
 from autofuse.errors import LaunchError, ToolchainError
 from autofuse.ir.target import Target
-from autofuse.loops.ir import Buffer, Kernel, loops_of
+from autofuse.loops.ir import Buffer, Kernel, Rendered, loops_of
 from autofuse.render.cuda import KERNEL_NAME, dynamic_shared_bytes, launch_grid
 
 _TO_DEVICE, _TO_HOST = 1, 2
@@ -97,8 +97,8 @@ class CudaDevice:
     def text(self, kernel: Kernel) -> str:
         return cuda_source(kernel)
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
-        return self._compiler.compiled(kernels, self._target.arch)
+    def compile(self, kernels: Iterable[Kernel | Rendered]) -> list[Compiled | Exception]:
+        return self._compiler.compiled([loops_of(k) for k in kernels], self._target.arch)
 
     def load(self, program: Program) -> Executable:
         compiled = self.compile([loops_of(launch.kernel) for launch in program.launches])

@@ -6,7 +6,7 @@ bit by bit, after each: a result that hangs on the order of threads is a race.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from autofuse.devices.emulation_build import ORDERS, EmulationCompiler, emulate
 from autofuse.devices.nvrtc import CubinCompiler, cuda_source
 from autofuse.errors import LaunchError, UsageError
 from autofuse.ir.target import Target
-from autofuse.loops.ir import Buffer, Kernel, loops_of
+from autofuse.loops.ir import Buffer, Kernel, Rendered, loops_of
 
 _POISON = 0xFF  # NaN in every float type, -1 in integers
 
@@ -57,8 +57,8 @@ class EmulatedCudaDevice:
     def text(self, kernel: Kernel) -> str:
         return cuda_source(kernel)
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
-        return self._compiler.compiled(kernels)
+    def compile(self, kernels: Iterable[Kernel | Rendered]) -> list[Compiled | Exception]:
+        return self._compiler.compiled([loops_of(k) for k in kernels])
 
     def nvrtc_check(
         self, kernels: Sequence[Kernel], archs: Sequence[str] = ("sm_80", "sm_90")

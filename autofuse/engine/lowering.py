@@ -26,7 +26,7 @@ from autofuse.fusion.region import RegionProgram, program_of
 from autofuse.ir.dtype import DType
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
-from autofuse.kernels.base import Argument, Variant
+from autofuse.kernels.base import Argument, Lowered, Schedule, Variant
 from autofuse.kernels.dot_roles import Quads
 from autofuse.kernels.families import find_variant, lower
 from autofuse.kernels.narrow_weights_host import Narrow
@@ -46,6 +46,12 @@ class Ready:
     variant: Variant
     launches: tuple[tuple[Kernel | Rendered, tuple[Argument, ...]], ...]
     scratch: tuple[int, ...]
+
+    @staticmethod
+    def of(variant: Variant, lowered: Lowered) -> Ready:
+        """The same of loops that were just made."""
+        launches = tuple((x.kernel, x.arguments) for x in lowered.launches)
+        return Ready(variant, launches, tuple(x.bytes for x in lowered.scratch))
 
 
 Lowering = Callable[[Graph, PlannedRegion], Ready]
@@ -76,12 +82,7 @@ def plainly(target: Target) -> Lowering:
 
     def make(graph: Graph, planned: PlannedRegion) -> Ready:
         variant = variant_of(graph, planned, target)
-        lowered = lower(variant, planned.schedule, target)
-        return Ready(
-            variant,
-            tuple((x.kernel, x.arguments) for x in lowered.launches),
-            tuple(x.bytes for x in lowered.scratch),
-        )
+        return Ready.of(variant, lower(variant, planned.schedule, target))
 
     return make
 
@@ -91,13 +92,20 @@ def lowering(device: Device) -> Lowering:
     return Remembered(device, device) if isinstance(device, Remembers) else plainly(device.target)
 
 
+def ready(device: Device, variant: Variant, schedule: Schedule) -> Ready:
+    """The launches of a variant under a schedule, from the device's records where it keeps some: what the process of a tune has rendered,
+    the process that measures need not render again."""
+    if isinstance(device, Remembers):
+        return Remembered(device, device).of(variant, schedule)
+    return Ready.of(variant, lower(variant, schedule, device.target))
+
+
 class Remembered:
     """Lowering with the records of a device."""
 
     def __init__(self, device: Device, records: Remembers) -> None:
         self._device = device
         self._records = records
-        self._plainly = plainly(device.target)
         self._place = f"{_FORMAT} {_makers()} {astuple(device.target)}"
 
     def __call__(self, graph: Graph, planned: PlannedRegion) -> Ready:
@@ -108,26 +116,38 @@ class Remembered:
         else:
             value = graph.values[region.inputs[0]]
             program = reorder_program(value.dtype, value.dims)
-        key = content_key(self._place, program.signature, _choices(planned))
+        key = self._key(program, planned, planned.schedule)
         known = _MADE.get(key)
         if known is None:
-            known = self._recalled(key, program, planned) or self._made(key, graph, planned)
-            _MADE[key] = known
-            if len(_MADE) > _KEPT:
-                _MADE.popitem(last=False)
+            known = self._recalled(key, program, planned)
+            if known is None:
+                known = self._made(key, variant_of(graph, planned, self._device.target), planned.schedule)
+            _keep(key, known)
         return known
 
-    def _recalled(self, key: str, program: RegionProgram, planned: PlannedRegion) -> Ready | None:
+    def of(self, variant: Variant, schedule: Schedule) -> Ready:
+        """The same for a variant that is known."""
+        key = self._key(variant.program, variant, schedule)
+        known = _MADE.get(key)
+        if known is None:
+            known = self._recalled(key, variant.program, variant) or self._made(key, variant, schedule)
+            _keep(key, known)
+        return known
+
+    def _key(self, program: RegionProgram, chosen: PlannedRegion | Variant, schedule: Schedule) -> str:
+        return content_key(self._place, program.signature, _choices(chosen, schedule))
+
+    def _recalled(self, key: str, program: RegionProgram, chosen: PlannedRegion | Variant) -> Ready | None:
         data = self._records.recall(key)
         if data is None:
             return None
         try:
-            return _ready(json.loads(zlib.decompress(data)), program, planned)
+            return _ready(json.loads(zlib.decompress(data)), program, chosen)
         except (zlib.error, ValueError, KeyError, TypeError):
             return None  # damaged: made anew
 
-    def _made(self, key: str, graph: Graph, planned: PlannedRegion) -> Ready:
-        ready = self._plainly(graph, planned)
+    def _made(self, key: str, variant: Variant, schedule: Schedule) -> Ready:
+        ready = Ready.of(variant, lower(variant, schedule, self._device.target))
         try:
             data = zlib.compress(json.dumps(_record(ready, self._device)).encode(), 3)
         except AutofuseError:  # what cannot be rendered is told when it is compiled
@@ -141,9 +161,15 @@ _PREPARED: dict[str, Callable[..., Preparation | Narrow | Quads]] = {k.__name__:
 _MADE: OrderedDict[str, Ready] = OrderedDict()
 
 
-def _choices(planned: PlannedRegion) -> str:
-    layouts = [[x.text() for x in side] for side in (planned.input_layouts, planned.output_layouts)]
-    return json.dumps([planned.family, planned.algorithm, layouts, planned.schedule.choices])
+def _keep(key: str, made: Ready) -> None:
+    _MADE[key] = made
+    if len(_MADE) > _KEPT:
+        _MADE.popitem(last=False)
+
+
+def _choices(chosen: PlannedRegion | Variant, schedule: Schedule) -> str:
+    layouts = [[x.text() for x in side] for side in (chosen.input_layouts, chosen.output_layouts)]
+    return json.dumps([chosen.family, chosen.algorithm, layouts, schedule.choices])
 
 
 def _record(ready: Ready, device: Device) -> dict[str, Any]:
@@ -173,7 +199,7 @@ def _kernel_record(kernel: Kernel | Rendered, device: Device) -> dict[str, Any]:
     }
 
 
-def _ready(data: Mapping[str, Any], program: RegionProgram, planned: PlannedRegion) -> Ready:
+def _ready(data: Mapping[str, Any], program: RegionProgram, chosen: PlannedRegion | Variant) -> Ready:
     kernels = [
         Rendered(
             k["family"],
@@ -188,11 +214,11 @@ def _ready(data: Mapping[str, Any], program: RegionProgram, planned: PlannedRegi
         for k in data["kernels"]
     ]
     variant = Variant(
-        planned.family,
-        planned.algorithm,
+        chosen.family,
+        chosen.algorithm,
         program,
-        planned.input_layouts,
-        planned.output_layouts,
+        chosen.input_layouts,
+        chosen.output_layouts,
         data["tolerant"],
         tuple((k, _PREPARED[kind](*rest)) for k, kind, *rest in data["prepared"]),
         data["lower_precision"],

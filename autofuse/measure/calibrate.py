@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autofuse.devices.base import Device
+from autofuse.engine.lowering import ready
 from autofuse.engine.options import estimate, rates
 from autofuse.errors import LaunchError
 from autofuse.fusion.region import RegionProgram, Step, Tensor
@@ -179,12 +180,11 @@ def product(n: int) -> RegionProgram:
 def _measure(device: Device, name: str, program: RegionProgram) -> Measurement:
     target = device.target
     variant, schedule = _chosen(program, target, device.threads)
-    lowered = lower(variant, schedule, target)
     inputs = [generator_of(name, k).standard_normal(t.shape).astype(np.float32) for k, t in enumerate(program.inputs)]
     repeat = Repetition(_LAUNCHES, 1)
     if name != "launch":
         repeat = repetition(variant, estimate(variant, target, device.threads), 0)
-    executable = device.load(timing_program(variant, lowered, inputs, repeat))
+    executable = device.load(timing_program(ready(device, variant, schedule), inputs, repeat))
     try:
         packed = packed_inputs(variant, inputs)
         (got,) = unpacked_outputs(variant, executable.run(packed))

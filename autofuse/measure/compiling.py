@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from autofuse.devices.base import Device
 from autofuse.devices.cache import content_key
-from autofuse.engine.lowering import variant_of
+from autofuse.engine.lowering import lowering, ready
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import AutofuseError
 from autofuse.ir.graph import Graph
 from autofuse.ir.stage import Control
-from autofuse.kernels.families import lower
-from autofuse.loops.ir import Kernel
+from autofuse.loops.ir import Kernel, Rendered
 from autofuse.measure.bench import Choice, layouts_text
 from autofuse.measure.programs import region_bytes
 from autofuse.measure.result import Measurement, Opened, Status
@@ -24,15 +23,20 @@ LOWERING_ERRORS = (AutofuseError, AssertionError, ArithmeticError, LookupError, 
 
 def compile_choices(device: Device, choices: Sequence[Choice]) -> list[Measurement]:
     """Lower and compile; a Measurement each, still without samples ("skipped"), or with the reason of its failure."""
-    lowered: list[tuple[Kernel, ...] | str] = []
-    for variant, schedule in choices:
-        try:
-            launches = lower(variant, schedule, device.target).launches
-            lowered.append(tuple(x.kernel for x in launches))
-        except LOWERING_ERRORS as e:
-            lowered.append(f"it could not be lowered: {type(e).__name__}: {e}")
-    distinct = list(dict.fromkeys(k for ks in lowered if not isinstance(ks, str) for k in ks))
-    compiled = dict(zip(distinct, device.compile(distinct), strict=True)) if distinct else {}
+    lowered: list[tuple[Kernel | Rendered, ...] | str] = []
+
+    def made() -> Iterator[Kernel | Rendered]:
+        """Kernels as they are made: the first ones are being compiled while the next ones are lowered."""
+        for variant, schedule in choices:
+            try:
+                kernels = tuple(k for k, _ in ready(device, variant, schedule).launches)
+            except LOWERING_ERRORS as e:
+                lowered.append(f"it could not be lowered: {type(e).__name__}: {e}")
+                continue
+            lowered.append(kernels)
+            yield from kernels
+
+    compiled = iter(device.compile(made()))
     out: list[Measurement] = []
     for (variant, schedule), kernels in zip(choices, lowered, strict=True):
         blank = Measurement(
@@ -49,7 +53,7 @@ def compile_choices(device: Device, choices: Sequence[Choice]) -> list[Measureme
         if isinstance(kernels, str):
             out.append(replace(blank, status=Status.COMPILE_FAILED, reason=kernels))
             continue
-        results = [compiled[k] for k in kernels]
+        results = [next(compiled) for _ in kernels]
         failed = next((r for r in results if isinstance(r, Exception)), None)
         good = [r for r in results if not isinstance(r, Exception)]
         if failed is not None:
@@ -70,25 +74,33 @@ def compile_choices(device: Device, choices: Sequence[Choice]) -> list[Measureme
 
 def compile_plan(device: Device, graph: Graph, plan: Plan) -> Opened | None:
     """Compile a plan's kernels side by side; what failed, or None."""
-    kernels: dict[Kernel, str] = {}
     for r in plan.regions:
-        if r.family == "host":
-            continue
-        if r.family == "control":
-            failed = _compile_bodies(device, graph, r)
-            if failed is not None:
-                return failed
-            continue
-        try:
-            variant = variant_of(graph, r, device.target)
-            for x in lower(variant, r.schedule, device.target).launches:
-                kernels.setdefault(x.kernel, r.label)
-        except LOWERING_ERRORS as e:
-            return Opened(Status.COMPILE_FAILED, f"{r.label} could not be lowered: {type(e).__name__}: {e}")
-    for (_, label), result in zip(kernels.items(), device.compile(list(kernels)), strict=True):
+        failed = _compile_bodies(device, graph, r) if r.family == "control" else None
+        if failed is not None:
+            return failed
+    make = lowering(device)
+    labels: list[str] = []
+    refused: list[Opened] = []
+
+    def made() -> Iterator[Kernel | Rendered]:
+        """Kernels as they are made: the first ones are being compiled while the next ones are lowered."""
+        for r in plan.regions:
+            if r.family in ("host", "control"):
+                continue
+            try:
+                launches = make(graph, r).launches
+            except LOWERING_ERRORS as e:
+                why = f"{r.label} could not be lowered: {type(e).__name__}: {e}"
+                refused.append(Opened(Status.COMPILE_FAILED, why))
+                return
+            for kernel, _ in launches:
+                labels.append(r.label)
+                yield kernel
+
+    for label, result in zip(labels, device.compile(made()), strict=True):
         if isinstance(result, Exception):
             return Opened(Status.COMPILE_FAILED, f"{label}: {result}")
-    return None
+    return refused[0] if refused else None
 
 
 def _compile_bodies(device: Device, graph: Graph, r: PlannedRegion) -> Opened | None:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autofuse.devices.base import BufferRef, Launch, Port, Program
+from autofuse.engine.lowering import Ready
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import const, var
 from autofuse.ir.target import Target
-from autofuse.kernels.base import Lowered, Variant
+from autofuse.kernels.base import Variant
 from autofuse.loops.ir import Buffer, For, Kernel, LoopKind, Store, loop
 
 ALIGN = 64
@@ -81,31 +82,32 @@ def unpacked_outputs(variant: Variant, outputs: Sequence[np.ndarray]) -> list[np
     ]
 
 
-def check_program(variant: Variant, lowered: Lowered, inputs: Sequence[np.ndarray], target: Target) -> Program:
+def check_program(ready: Ready, inputs: Sequence[np.ndarray], target: Target) -> Program:
     """Poison, then one run of the region."""
-    frame = _Frame(variant, lowered, inputs, 1)
+    frame = _Frame(ready, inputs, 1)
     launches: list[Launch] = []
     for k, port in enumerate(frame.outputs):
         size = math.prod(port.shape) * port.dtype.itemsize
         launches += poison("output", k, 0, size, target)
-    for at, scratch in zip(frame.scratch, lowered.scratch, strict=True):
-        launches += poison("arena", 0, at, scratch.bytes, target)
+    for at, nbytes in zip(frame.scratch, ready.scratch, strict=True):
+        launches += poison("arena", 0, at, nbytes, target)
     launches += frame.launches(0, "check")
     return frame.program(launches)
 
 
-def timing_program(variant: Variant, lowered: Lowered, inputs: Sequence[np.ndarray], r: Repetition) -> Program:
+def timing_program(ready: Ready, inputs: Sequence[np.ndarray], r: Repetition) -> Program:
     """The region `r.times` times over."""
-    frame = _Frame(variant, lowered, inputs, r.copies)
+    frame = _Frame(ready, inputs, r.copies)
     return frame.program([x for k in range(r.times) for x in frame.launches(k % r.copies, "time")])
 
 
 class _Frame:
     """A region's ports, constants and scratch memory."""
 
-    def __init__(self, variant: Variant, lowered: Lowered, inputs: Sequence[np.ndarray], copies: int) -> None:
+    def __init__(self, ready: Ready, inputs: Sequence[np.ndarray], copies: int) -> None:
+        variant = ready.variant
         program = variant.program
-        self.lowered = lowered
+        self.ready = ready
         self.inputs: list[Port] = []
         self.constants: list[np.ndarray] = []
         self._input_at: dict[int, int] = {}
@@ -125,9 +127,9 @@ class _Frame:
         ]
         self.scratch: list[int] = []
         self.arena = 0
-        for s in lowered.scratch:
+        for nbytes in ready.scratch:
             self.scratch.append(self.arena)
-            self.arena += -(-s.bytes // ALIGN) * ALIGN
+            self.arena += -(-nbytes // ALIGN) * ALIGN
 
     def _reference(self, kind: str, k: int, copy: int) -> BufferRef:
         match kind:
@@ -142,8 +144,8 @@ class _Frame:
 
     def launches(self, copy: int, label: str) -> list[Launch]:
         return [
-            Launch(x.kernel, tuple(self._reference(kind, k, copy) for kind, k in x.arguments), label)
-            for x in self.lowered.launches
+            Launch(kernel, tuple(self._reference(kind, k, copy) for kind, k in arguments), label)
+            for kernel, arguments in self.ready.launches
         ]
 
     def program(self, launches: Sequence[Launch]) -> Program:

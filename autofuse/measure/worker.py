@@ -25,10 +25,10 @@ import numpy as np
 
 from autofuse.devices.base import Device, Executable
 from autofuse.engine.engine import Engine
+from autofuse.engine.lowering import ready
 from autofuse.errors import CompileError, LaunchError
 from autofuse.ir.graph import Graph
 from autofuse.kernels.base import Variant
-from autofuse.kernels.families import lower
 from autofuse.measure import arrays
 from autofuse.measure.calibrate import calibrate
 from autofuse.measure.inputs import program_inputs
@@ -161,10 +161,10 @@ class Worker:
     def _open_kernel(self, request: OpenKernel) -> Opened:
         start = time.perf_counter()
         variant = request.variant
-        lowered = lower(variant, request.schedule, self.device.target)
+        made = ready(self.device, variant, request.schedule)
         stored = arrays.load(str(_reference_file(request.folder, variant.program.signature)))
         inputs = _numbered(stored, "i")
-        executable = self.device.load(check_program(variant, lowered, inputs, self.device.target))
+        executable = self.device.load(check_program(made, inputs, self.device.target))
         try:
             # Copied: what an executable gives back may be memory that its next run writes to.
             outputs = [a.copy() for a in unpacked_outputs(variant, executable.run(packed_inputs(variant, inputs)))]
@@ -183,7 +183,7 @@ class Worker:
             executable.close()
         if not check.ok:
             return _opened(variant, Status.WRONG, check.reason, check.error, start)
-        timed = self.device.load(timing_program(variant, lowered, inputs, request.repetition))
+        timed = self.device.load(timing_program(made, inputs, request.repetition))
         timed.bind(packed_inputs(variant, inputs))
         self._keep(request.handle, _KernelRun(timed, request.repetition.times))
         return _opened(variant, Status.OK, "", check.error, start)

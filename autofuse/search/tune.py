@@ -15,14 +15,13 @@ import numpy as np
 import optuna
 
 from autofuse.devices.base import Device
-from autofuse.engine.lowering import variant_of
+from autofuse.engine.lowering import lowering
 from autofuse.engine.plan import Plan, check_plan
 from autofuse.errors import AutofuseError, LaunchError, MismatchError, PlanError, StorageError, UsageError
 from autofuse.fusion.partition import Edge, Partition, Partitioner
 from autofuse.ir.graph import Graph
 from autofuse.ir.target import Target
 from autofuse.kernels.base import Schedule, Variant
-from autofuse.kernels.families import lower
 from autofuse.kernels.narrow_weights_host import NarrowWeightsHost
 from autofuse.kernels.space import Spaces, load_spaces
 from autofuse.measure.bench import Bench
@@ -396,13 +395,9 @@ def _calibration(found: Reached) -> Calibration:
 
 def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:
     """The kernel texts of a plan by kernel key."""
-    kernels = dict.fromkeys(
-        x.kernel
-        for r in plan.regions
-        if r.family not in ("host", "control")
-        for x in lower(variant_of(graph, r, device.target), r.schedule, device.target).launches
-    )
-    compiled = device.compile(list(kernels))
+    make = lowering(device)
+    regions = (r for r in plan.regions if r.family not in ("host", "control"))
+    compiled = device.compile(kernel for r in regions for kernel, _ in make(graph, r).launches)
     return {c.key: c.text for c in compiled if not isinstance(c, Exception)}
 
 

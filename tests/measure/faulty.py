@@ -10,14 +10,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from autofuse.devices.base import Compiled, Executable, Program
 from autofuse.devices.cpu import CpuDevice
 from autofuse.errors import CompileError
-from autofuse.loops.ir import Kernel
+from autofuse.loops.ir import Kernel, Rendered
 
 FAULTS = (
     *(
@@ -109,14 +109,15 @@ class FaultyDevice(CpuDevice):
         super().__init__(threads)
         self.faults = faults or {}
 
-    def _fault(self, kernels: Sequence[Kernel]) -> str:
+    def _fault(self, kernels: Sequence[Kernel | Rendered]) -> str:
         own = [k for k in kernels if k.family != "fill"]
         found = [self.faults.get(k.grid) or self.faults.get(-k.flops) for k in own]
         return next((f for f in found if f), "")
 
-    def compile(self, kernels: Sequence[Kernel]) -> list[Compiled | Exception]:
-        made = super().compile(kernels)
-        bad = [self._fault([k]) == "compile" for k in kernels]
+    def compile(self, kernels: Iterable[Kernel | Rendered]) -> list[Compiled | Exception]:
+        batch = list(kernels)
+        made = super().compile(batch)
+        bad = [self._fault([k]) == "compile" for k in batch]
         return [CompileError("the compiler refused it") if b else m for b, m in zip(bad, made, strict=True)]
 
     def load(self, program: Program) -> Executable:
