@@ -84,6 +84,9 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))
 # Weak, so that the expressions of a candidate that was lowered and dropped do not outlive it: a long tune makes millions.
 _INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
 _MAKING = threading.Lock()
+# Most literals are the offsets and extents of addresses, the same few over and over: these are kept.
+_INDICES: dict[int, Const] = {}
+_MOST_INDICES = 1 << 16
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], Expr]) -> Expr:
@@ -99,6 +102,13 @@ def _intern(key: tuple[Any, ...], make: Callable[[], Expr]) -> Expr:
 
 def const(value: float | int | bool, dtype: DType = INDEX) -> Const:
     """A literal of the given type. The key holds repr(), which tells 0.0 from -0.0 and keeps NaN one object."""
+    if dtype is INDEX and type(value) is int:
+        found = _INDICES.get(value)
+        if found is None:
+            found = cast(Const, _intern((Const, repr(value), dtype), lambda: Const(value, dtype)))
+            if len(_INDICES) < _MOST_INDICES:
+                _INDICES[value] = found
+        return found
     if dtype.is_float:
         value = float(value)
     elif dtype is DType.BOOL:

@@ -8,19 +8,19 @@ every mode. What is used more than once is bound to a temporary, so that text do
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autofuse.errors import VerificationError
 from autofuse.ir import index as ix
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, cast_to, children, const, walk
+from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, apply, cast_to, children, const
 from autofuse.loops.ir import Buffer, Scope
 from autofuse.render.cpp_flatten import Register, lane_variable
 from autofuse.render.cpp_functions import named_function, scalar_cast, with_plain_power
 from autofuse.render.cpp_types import CODED, HOST, SCALAR, TYPES, Mode, Value, constant, stored, vector_type
 from autofuse.render.cpp_vector import vector_apply
-from autofuse.render.cpp_widths import Property, position_property, unknown, value_nodes
+from autofuse.render.cpp_widths import Property, loading, loads_below, position_property, unknown, value_nodes
 from autofuse.render.scalar import INFIX, narrow, never_negative
 
 _DEEP = 24  # an expression is bound at every so many levels: compilers limit how deep parentheses nest
@@ -48,7 +48,8 @@ class ExpressionWriter:
         self.lane_variables = {v for k in range(1, 9) if (v := lane_variable(1 << k)) is not None}
         self.depends = Property(lambda e: isinstance(e, Var) and e in self.lane_variables)
         self.is_position = position_property()
-        self.loads_memory = Property(lambda e: isinstance(e, Load))
+        self.loads_memory = loading()
+        self.read: dict[Expr, frozenset[Hashable]] = {}
         self.unguarded = 0  # above 0: inside of what a guard protects, so loads may not be moved out
         self.depths: dict[Expr, int] = {}
         self.splits: dict[tuple[Expr, Var], tuple[int | None, Expr]] = {}
@@ -171,7 +172,10 @@ class ExpressionWriter:
                 del f.bound[e]
 
     def _reads(self, e: Expr, buffer: Buffer) -> bool:
-        return self.loads_memory(e) and any(isinstance(x, Load) and x.source == buffer for x in walk(e))
+        found = self.read.get(e)
+        if found is None:
+            found = self.read[e] = frozenset(x.source for x in loads_below(e, self.loads_memory))
+        return buffer in found
 
     # ---- loads
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autofuse.errors import CompileError
 from autofuse.ir import index as ix
-from autofuse.ir.expr import Const, Expr, Var, const, var
+from autofuse.ir.expr import Const, Expr, Var, children, const, var
 from autofuse.loops.ir import (
     Alloc,
     Barrier,
@@ -32,7 +32,7 @@ from autofuse.loops.ir import (
     blocks_of,
     statements,
 )
-from autofuse.render.cpp_widths import Widths, accesses, unknown
+from autofuse.render.cpp_widths import Property, Widths, accesses, loading
 
 MOST_LINES = 16384
 
@@ -128,25 +128,31 @@ class _Meaning:
                 return found
         return None
 
-    def __contains__(self, e: object) -> bool:
-        return isinstance(e, Expr) and self.find(e) is not None
-
     def __call__(self, root: Expr) -> Expr:
         found = self.find(root)
-        if found is None:
-            for e in unknown(root, self):
-                levels = [0]
-
-                def below(c: Expr, levels: list[int] = levels) -> Expr:
-                    known = self.find(c)
-                    assert known is not None
-                    levels.append(known[1])
-                    return known[0]
-
-                new = ix.rebuilt(e, below)
-                found = (new, max(levels))
-                self.chain[found[1]].done[e] = found
-            assert found is not None
+        stack = [root] if found is None else []
+        while stack:
+            e = stack[-1]
+            found = self.find(e)
+            if found is not None:
+                stack.pop()
+                continue
+            known: dict[Expr, Expr] = {}
+            level, missing = 0, []
+            for c in children(e):
+                below = self.find(c)
+                if below is None:
+                    missing.append(c)
+                else:
+                    known[c] = below[0]
+                    level = max(level, below[1])
+            if missing:
+                stack += reversed(missing)
+                continue
+            stack.pop()
+            found = (ix.rebuilt(e, known.__getitem__), level)
+            self.chain[level].done[e] = found
+        assert found is not None
         return found[0]
 
 
@@ -266,7 +272,7 @@ class Register:
 def registers(items: Iterable[Item]) -> dict[Buffer, Register]:
     """How each register buffer of a flattened kernel is kept."""
     uses: dict[Buffer, list[tuple[int, Expr, Var | None]]] = {}
-    for stmt_lane, pairs in _all_accesses(items):
+    for stmt_lane, pairs in _all_accesses(items, loading()):
         for buffer, offset in pairs:
             if buffer.scope is Scope.REGISTER:
                 coefficient = dict(ix.terms(offset)[0]).get(stmt_lane, 0) if stmt_lane is not None else 0
@@ -287,18 +293,20 @@ def _keep(found: list[tuple[int, Expr, Var | None]]) -> Register:
     return Register(width)
 
 
-def _all_accesses(items: Iterable[Item]) -> Iterator[tuple[Var | None, Iterator[tuple[Buffer, Expr]]]]:
+def _all_accesses(
+    items: Iterable[Item], is_loading: Property
+) -> Iterator[tuple[Var | None, Iterator[tuple[Buffer, Expr]]]]:
     for item in items:
         match item:
             case Line():
-                yield item.lane, accesses(item.stmt)
+                yield item.lane, accesses(item.stmt, is_loading)
             case Fold():
                 for v in item.values:
-                    yield item.lane, accesses(Let(item.target, v))
+                    yield item.lane, accesses(Let(item.target, v), is_loading)
             case Loop():
-                yield None, accesses(Let(item.var, ix.add(item.begin, item.end)))
-                yield from _all_accesses(item.body)
+                yield None, accesses(Let(item.var, ix.add(item.begin, item.end)), is_loading)
+                yield from _all_accesses(item.body, is_loading)
             case Branch():
-                yield None, accesses(If(item.condition, ()))
-                yield from _all_accesses(item.then)
-                yield from _all_accesses(item.otherwise)
+                yield None, accesses(If(item.condition, ()), is_loading)
+                yield from _all_accesses(item.then, is_loading)
+                yield from _all_accesses(item.otherwise, is_loading)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from autofuse.ir.dtype import DType
-from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, children, walk
+from autofuse.ir.expr import INDEX, Apply, Const, Expr, Load, Var, children
 from autofuse.loops.ir import (
     Buffer,
     For,
@@ -31,9 +31,11 @@ def unknown(root: Expr, known: Container[Expr]) -> Iterator[Expr]:
         if e in known:
             stack.pop()
             continue
-        below = [c for c in children(e) if c not in known]
-        if below:
-            stack += reversed(below)
+        below = children(e)
+        missing = [c for c in below if c not in known] if below else None
+        if missing:
+            missing.reverse()
+            stack += missing
         else:
             stack.pop()
             yield e
@@ -49,11 +51,19 @@ class Property:
 
     def __call__(self, root: Expr) -> bool:
         known = self.known
-        if root not in known:
+        found = known.get(root)
+        if found is None:
+            test, every = self.test, self.every
             for e in unknown(root, known):
-                below = (known[c] for c in children(e))
-                known[e] = (self.test(e) and all(below)) if self.every else (self.test(e) or any(below))
-        return known[root]
+                found = test(e)
+                if found is every:
+                    for c in children(e):
+                        if known[c] is not every:
+                            found = not every
+                            break
+                known[e] = found
+            found = known[root]
+        return found
 
 
 def position_property() -> Property:
@@ -89,6 +99,7 @@ class Widths:
     def __init__(self, kernel: Kernel, vector_bytes: int) -> None:
         self.bytes = vector_bytes
         self.is_position = position_property()
+        self.is_loading = loading()
         self.width: dict[int, int] = {}  # by id(): hashing a loop walks all of it
         users: dict[Buffer, set[int]] = {}
         for s in statements(kernel.body):
@@ -125,7 +136,7 @@ class Widths:
                         size = max(size, (e.dtype if isinstance(e, Load) else e.dtype.compute).itemsize)
             if isinstance(x, Store) and varying(x.offset):
                 size = max(size, x.buffer.dtype.itemsize)
-            for buffer, offset in accesses(x):
+            for buffer, offset in accesses(x, self.is_loading):
                 if buffer.scope is Scope.REGISTER and varying(offset):
                     users.setdefault(buffer, set()).add(id(s))
         most = max(1, self.bytes // size)
@@ -135,11 +146,33 @@ class Widths:
         return self.width[id(s)]
 
 
-def accesses(s: Stmt) -> Iterator[tuple[Buffer, Expr]]:
+def loading() -> Property:
+    """Whether an expression reads memory or registers."""
+    return Property(lambda e: isinstance(e, Load))
+
+
+def loads_below(root: Expr, is_loading: Property) -> Iterator[Load]:
+    """Every distinct load below. Most of an expression is addresses, which hold none: those are passed over."""
+    if not is_loading(root):
+        return
+    known = is_loading.known
+    seen = {root}
+    stack = [root]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Load):
+            yield e
+        for c in children(e):
+            if known[c] and c not in seen:
+                seen.add(c)
+                stack.append(c)
+
+
+def accesses(s: Stmt, is_loading: Property) -> Iterator[tuple[Buffer, Expr]]:
     """The (buffer, offset) pairs that a statement itself reads or writes."""
     if isinstance(s, Store):
         yield s.buffer, s.offset
     for root in expressions(s):
-        for e in walk(root):
-            if isinstance(e, Load) and isinstance(e.source, Buffer):
+        for e in loads_below(root, is_loading):
+            if isinstance(e.source, Buffer):
                 yield e.source, e.index[0]

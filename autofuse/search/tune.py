@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +59,8 @@ _PLANS_BEFORE_FRONT = 0.7
 _ENUMERATION = 0.3
 """The part of the time for plans that enumerating and pricing regions may take."""
 _EXPLAIN_SECONDS, _EXPLAIN_SHARE, _MOST_EXPLAIN_SECONDS = 2.0, 0.1, 20.0
+_ALLOCATIONS = 100_000
+"""Objects made between two looks for garbage."""
 ACCURACIES = ("exact", "default", "fast")
 MakeSampler = Callable[[Partitioner, KernelStudies, int], PlanSampler]
 
@@ -182,7 +185,8 @@ def tune(
     bench: DeviceBench | None = None
     try:
         bench = DeviceBench(device, factory or factory_of(device), graph, task.inputs, kept, tolerance, limits)
-        outcome = tune_on(graph, bench, spaces, task, budget, progress, notes)
+        with _rare_collections():
+            outcome = tune_on(graph, bench, spaces, task, budget, progress, notes)
         text = best_text(graph, outcome.best, device)
     finally:
         if bench is not None:
@@ -399,6 +403,18 @@ def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:
     regions = (r for r in plan.regions if r.family not in ("host", "control"))
     compiled = device.compile(kernel for r in regions for kernel, _ in make(graph, r).launches)
     return {c.key: c.text for c in compiled if not isinstance(c, Exception)}
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A tune makes millions of expressions, which are freed without any look for cycles: looking for cycles as often as Python does by default takes a sixth of
+    the time in which kernels are made."""
+    before = gc.get_threshold()
+    gc.set_threshold(_ALLOCATIONS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager
