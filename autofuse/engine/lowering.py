@@ -12,7 +12,7 @@ import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ class Remembered:
         if known is None:
             known = self._recalled(key, variant.program, variant) or self._made(key, variant, schedule)
             _keep(key, known)
-        return known
+        return replace(known, variant=variant)
 
     def _key(self, program: RegionProgram, chosen: PlannedRegion | Variant, schedule: Schedule) -> str:
         return content_key(self._place, program.signature, _choices(chosen, schedule))

@@ -407,8 +407,8 @@ def best_text(graph: Graph, plan: Plan, device: Device) -> dict[str, str]:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """A tune makes millions of expressions, which are freed without any look for cycles: looking for cycles as often as Python does by default takes a sixth of
-    the time in which kernels are made."""
+    """A tune makes millions of expressions, which are freed without any look for cycles: looking as often as Python does by default takes
+    a sixth of the time in which kernels are made."""
     before = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS, *before[1:])
     try:

@@ -14,10 +14,11 @@ from autofuse.devices.cpu import CpuDevice
 from autofuse.engine import lowering as module
 from autofuse.engine.build import Segment, planned_needs, segments
 from autofuse.engine.engine import Engine
-from autofuse.engine.lowering import lowering, plainly
+from autofuse.engine.lowering import lowering, plainly, ready, variant_of
 from autofuse.importer.importing import import_model
 from autofuse.ir.graph import Graph
 from autofuse.loops.ir import Kernel, Rendered
+from autofuse.measure.compiling import compile_choices, compile_plan
 from autofuse.measure.inputs import graph_inputs
 
 
@@ -67,6 +68,32 @@ def test_the_second_engine_needs_no_loops_and_computes_the_same(device: CpuDevic
     assert all(np.array_equal(first[n], again[n]) for n in first)
     needs = planned_needs(graph, plan, plainly(device.target), device.threads)
     assert (needs.memory, needs.weights) == facts[3:]
+
+
+def test_what_was_compiled_is_not_lowered_again_by_another_process(
+    device: CpuDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small()
+    plan, inputs = heuristic_plan(graph, device), graph_inputs(graph, 0)
+    choices = [(variant_of(graph, r, device.target), r.schedule) for r in plan.regions if r.family != "view"]
+    wanted = [ready(device, *c) for c in choices]
+    assert compile_plan(device, graph, plan) is None
+    assert all(m.key and not m.reason for m in compile_choices(device, choices))
+
+    def unwanted(*given: object) -> None:
+        raise AssertionError(f"{given} is lowered again")
+
+    monkeypatch.setattr(module, "lower", unwanted)
+    module._MADE.clear()
+    other = CpuDevice(1, KernelCache(tmp_path))
+    for (variant, schedule), first in zip(choices, wanted, strict=True):
+        found = ready(other, variant, schedule)
+        assert found.variant is variant
+        assert [k.text for k, _ in found.launches if isinstance(k, Rendered)] == [
+            k.text if isinstance(k, Rendered) else device.text(k) for k, _ in first.launches
+        ]
+    with Engine.build(graph, plan, other) as engine:
+        assert engine.run(inputs)["y"].shape == (1, 10)
 
 
 def test_damaged_records_and_other_code_are_passed_over(
