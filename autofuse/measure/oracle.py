@@ -35,8 +35,8 @@ def compare_model(
 ) -> Check:
     """Compare a model's outputs. Rounding adds up over a model's depth, so the tolerance is that of the narrowest float type in it.
 
-    Integers of a model with float arithmetic (classes, positions) may differ in a thousandth of the elements: each kernel's own integers
-    were checked exactly before.
+    Integers of a model with float arithmetic (classes, positions) may differ in a thousandth of the elements, those of 8 bits, which are
+    quantised values, by one step anywhere: each kernel's own integers were checked exactly before.
     """
     narrow = _narrowest(graph)
     worst = 0.0
@@ -54,7 +54,11 @@ def compare_model(
             if reason:
                 return Check(False, error, f"output {name!r}: {reason}")
         else:
-            differ = int(((mine != ref) & ((mine == mine) | (ref == ref))).sum())
+            apart = (mine != ref) & ((mine == mine) | (ref == ref))
+            if narrow is not None and dtype.is_integer and dtype.itemsize == 1:
+                # A quantised value at a tie is rounded one way in float32 and the other in float64, perhaps everywhere.
+                apart &= np.abs(mine.astype(np.int64) - ref.astype(np.int64)) > 1
+            differ = int(apart.sum())
             allowed = 0 if narrow is None else max(1, int(_DISCRETE_SHARE * ref.size))
             if differ > allowed:
                 return Check(False, math.inf, f"output {name!r}: {differ} of {ref.size} elements differ")

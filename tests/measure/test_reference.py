@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from measure_regions import F32, argmax, build, gather, matmul, mlp, program, rounded, softmax, unary
+from onnx import TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info
+from onnx.numpy_helper import from_array
 
+from autofuse.importer.importing import import_model
 from autofuse.ir.dtype import DType
 from autofuse.ir.expr import Expr, call, cast_to, const
 from autofuse.measure import arrays
@@ -221,6 +225,20 @@ def test_whole_models_are_compared_by_name() -> None:
     wrong = {"y0": right["y0"] * 1.1}
     check = compare_model(graph, wrong, wanted, DEFAULT)
     assert not check.ok and "'y0'" in check.reason
+
+
+def test_quantised_outputs_of_a_model_may_be_a_step_apart() -> None:
+    made = make_graph(
+        [make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])],
+        "quantised",
+        [make_tensor_value_info("x", TensorProto.FLOAT, [64])],
+        [make_tensor_value_info("y", TensorProto.UINT8, [64])],
+        [from_array(np.array(0.5, np.float32), "scale"), from_array(np.array(3, np.uint8), "zero")],
+    )
+    graph = import_model(make_model(made))
+    wanted = {"y": np.arange(10, 74).astype(np.uint8)}
+    assert compare_model(graph, {"y": wanted["y"] + np.uint8(1)}, wanted, DEFAULT).ok
+    assert not compare_model(graph, {"y": wanted["y"] + np.uint8(2)}, wanted, DEFAULT).ok
 
 
 @pytest.mark.parametrize("dtype", [t for t in DType if t is not DType.STRING])
