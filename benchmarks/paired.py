@@ -12,7 +12,7 @@ from autofuse.devices.cpu import CpuDevice
 from autofuse.engine.engine import Engine
 from autofuse.engine.plan import Plan
 from autofuse.ir.graph import Graph
-from autofuse.measure.nearness import near_rounds
+from autofuse.measure.nearness import Nearness, near_rounds
 from autofuse.measure.noise import Noise, calibrated
 from autofuse.measure.protocol import Done, Shoot
 from autofuse.measure.racing import LEVEL, Comparison, compare
@@ -24,6 +24,8 @@ SHARE = 0.02
 MOST_REPEATS = 10
 MOST_ROUNDS = 300
 FEWEST_ROUNDS = 15
+PAUSE = 0.25
+"""Seconds between looks at where the threads' cores are."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,21 @@ class Paired:
 
 
 def measure(
-    graph: Graph, plans: Mapping[str, Plan], inputs: Mapping[str, np.ndarray], device: CpuDevice, seconds: float
+    graph: Graph,
+    plans: Mapping[str, Plan],
+    inputs: Mapping[str, np.ndarray],
+    device: CpuDevice,
+    seconds: float,
+    patience: float = 0.0,
+    nearest: int = 0,
 ) -> Paired:
     """Run the plans and a second copy of the first one in rounds of random order; equal plans run as often as they are named.
 
-    It ends where the first plan is told from each other one or after `seconds`, but not before some rounds are done.
+    It ends where the first plan is told from each other one or after `seconds`, but not before some rounds are done. No round starts while the
+    threads' cores are further apart than `nearest` (nanoseconds there and back, where it is known) or than they were seen to be, for up to `patience`
+    seconds in all.
     """
+    looks = Nearness(nearest)
     first = next(iter(plans))
     names = [*plans, "copy"]
     worker = Worker(lambda reply: None)
@@ -86,6 +97,11 @@ def measure(
         while True:
             step = min(CHUNK, max(1, int((end - time.monotonic()) * 1e9 / (sum(once) * (repeats + 1)))))
             before = device.team.exchange()
+            while looks.look(before) and patience > 0:
+                time.sleep(PAUSE)
+                patience -= PAUSE
+                end += PAUSE
+                before = device.team.exchange()
             reply = worker.serve(Shoot(tuple(range(len(names))), step, repeats))
             exchange += [max(before, device.team.exchange())] * step
             if not isinstance(reply, Done) or not isinstance(reply.value, dict):

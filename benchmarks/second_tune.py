@@ -1,8 +1,8 @@
 """A second tune: the first one's best plan is back in a tenth of the time, and another model measures only what it does not share.
 
-    python benchmarks/second_tune.py [--models sample:inception_v1 sample:inception_v2] [--budget 120] [--again 7.5] [--threads N]
+    python benchmarks/second_tune.py [--models sample:inception_v1 sample:inception_v2] [--budget 120] [--again 6] [--threads N]
 
-Three tunes on records, results and kernels of their own: the first model with the budget, again with a sixteenth of it (or --again seconds), so
+Three tunes on records, results and kernels of their own: the first model with the budget, again with a twentieth of it (or --again seconds), so
 that all of it fits a tenth, then the second model with the budget. The machine must be quiet, as what is measured on a busy one is measured again.
 """
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs=2, default=["sample:inception_v1", "sample:inception_v2"])
     parser.add_argument("--budget", type=float, default=120.0)
-    parser.add_argument("--again", type=float, help="the second tune's budget in seconds (a sixteenth of the first's)")
+    parser.add_argument("--again", type=float, help="the second tune's budget in seconds (a twentieth of the first's)")
     parser.add_argument("--threads", type=int, default=None)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="autofuse-second-") as folder:
@@ -34,7 +34,7 @@ def main() -> None:
         os.environ |= {"AUTOFUSE_DATA": str(base / "data"), "AUTOFUSE_CACHE": str(base / "cache")}
         one, seconds = tuned(given.models[0], given.budget, base / "results", given.threads)
         first = measured(base)
-        two, again = tuned(given.models[0], given.again or given.budget / 16, base / "results", given.threads)
+        two, again = tuned(given.models[0], given.again or given.budget / 20, base / "results", given.threads)
         second = measured(base, one_before=1)
         back = two.plan.key == one.plan.key
         row = two.results.best

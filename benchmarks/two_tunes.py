@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ from autofuse.measure.racing import LEVEL
 sys.path.insert(0, str(Path(__file__).parent))
 from paired import measure, ratio_text
 
+PATIENCE = 240.0
+"""Seconds for which a virtual machine may keep the threads' cores apart: both tunes chose by rounds in which they were near."""
+
 
 def pair(model: str, folders: list[Path], threads: int, seconds: float) -> int:
     """Both plans and a copy of the first, side by side."""
@@ -42,7 +46,9 @@ def pair(model: str, folders: list[Path], threads: int, seconds: float) -> int:
         print("".join(f"  {n}\n" for n in r.run["notes"] if n.startswith("a cache line")), end="")
     graph = import_model(load_model(model))
     plans = {"first": found[0].plan, "second": found[1].plan}
-    seen = measure(graph, plans, graph_inputs(graph, 0), CpuDevice(threads), seconds)
+    told = re.findall(r"a cache line took (\d+)", " ".join(n for r in found for n in r.run["notes"]))
+    nearest = min(map(int, told), default=0)
+    seen = measure(graph, plans, graph_inputs(graph, 0), CpuDevice(threads), seconds, PATIENCE, nearest)
     c = seen.against("first", "second", LEVEL)
     same = "they chose the same plan; " if found[0].plan.key == found[1].plan.key else ""
     print(f"noise: {seen.noise.text()}")

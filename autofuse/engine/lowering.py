@@ -106,16 +106,10 @@ class Remembered:
     def __init__(self, device: Device, records: Remembers) -> None:
         self._device = device
         self._records = records
-        self._place = f"{_FORMAT} {_makers()} {astuple(device.target)}"
 
     def __call__(self, graph: Graph, planned: PlannedRegion) -> Ready:
         """From a record, else anew, and then a record is left behind."""
-        region = planned.region
-        if region.nodes:
-            program = program_of(graph, region)
-        else:
-            value = graph.values[region.inputs[0]]
-            program = reorder_program(value.dtype, value.dims)
+        program = _program(graph, planned)
         key = self._key(program, planned, planned.schedule)
         known = _MADE.get(key)
         if known is None:
@@ -135,7 +129,7 @@ class Remembered:
         return replace(known, variant=variant)
 
     def _key(self, program: RegionProgram, chosen: PlannedRegion | Variant, schedule: Schedule) -> str:
-        return content_key(self._place, program.signature, _choices(chosen, schedule))
+        return _key(self._device.target, program, chosen, schedule)
 
     def _recalled(self, key: str, program: RegionProgram, chosen: PlannedRegion | Variant) -> Ready | None:
         data = self._records.recall(key)
@@ -154,6 +148,22 @@ class Remembered:
             return ready
         self._records.remember(key, data)
         return ready
+
+
+def made_before(graph: Graph, planned: PlannedRegion, target: Target) -> Ready | None:
+    """What this process has made of a planned region for a device with records, if it has."""
+    return _MADE.get(_key(target, _program(graph, planned), planned, planned.schedule))
+
+
+def _program(graph: Graph, planned: PlannedRegion) -> RegionProgram:
+    if planned.region.nodes:
+        return program_of(graph, planned.region)
+    value = graph.values[planned.region.inputs[0]]
+    return reorder_program(value.dtype, value.dims)
+
+
+def _key(target: Target, program: RegionProgram, chosen: PlannedRegion | Variant, schedule: Schedule) -> str:
+    return content_key(f"{_FORMAT} {_makers()} {astuple(target)}", program.signature, _choices(chosen, schedule))
 
 
 _KINDS = (Preparation, Narrow, Quads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from autofuse.engine.lowering import variant_of
+from autofuse.engine.lowering import made_before, variant_of
 from autofuse.engine.plan import Plan, PlannedRegion
 from autofuse.errors import PlanError
 from autofuse.ir.graph import Graph, NodeId, ValueId
@@ -45,11 +45,15 @@ def cost_of(graph: Graph, planned: PlannedRegion, target: Target) -> Cost:
     flops = sum(graph.nodes[n].compute.flops for n in planned.region.nodes)
     if planned.family in ("host", "control"):
         return Cost(0, plain, flops)
-    try:
-        variant = variant_of(graph, planned, target)
-    except PlanError:
-        return Cost(1, plain, flops)
-    kernels = [x.kernel for x in lower(variant, planned.schedule, target).launches]
+    known = made_before(graph, planned, target)
+    if known is not None:
+        kernels = [kernel for kernel, _ in known.launches]
+    else:
+        try:
+            variant = variant_of(graph, planned, target)
+        except PlanError:
+            return Cost(1, plain, flops)
+        kernels = [x.kernel for x in lower(variant, planned.schedule, target).launches]
     return Cost(len(kernels), sum(k.bytes for k in kernels), sum(k.flops for k in kernels))
 
 
