@@ -9,7 +9,7 @@ import numpy as np
 
 from autofuse.api.arguments import bytes_of
 from autofuse.devices.base import Device
-from autofuse.errors import AutofuseError, UsageError
+from autofuse.errors import AutofuseError, LaunchError, UsageError
 from autofuse.report.pareto import error_step, front
 from autofuse.report.units import bytes_text
 from autofuse.search.front import ERROR, LATENCY, MEMORY, OBJECTIVES
@@ -40,8 +40,15 @@ class Wish:
 
 
 def selected(outcome: TuneOutcome, device: Device, wish: Wish) -> TuneOutcome:
-    """The outcome with the plan that is wished for as its best. AutofuseError where no measured plan keeps to the limit."""
+    """The outcome with the plan that is wished for as its best. AutofuseError where no measured plan keeps to the limit, LaunchError where none
+    was left when the tune ended."""
     good = [p for p in outcome.plans if p.status == "ok" and p.samples_ns]
+    if not good:
+        why = next((p.reason for p in outcome.plans if p.reason), "no reason is known")
+        raise LaunchError(
+            f"every plan for {outcome.model} failed before the tune ended: {why}. Results of earlier tunes stand as they were; tune again, "
+            "and if that ends alike, `autofuse doctor` looks at the compiler and the device"
+        )
     fitting = [p for p in good if wish.memory is None or p.peak_bytes <= wish.memory]
     if not fitting:
         least = min((p.peak_bytes for p in good), default=0)

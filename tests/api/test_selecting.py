@@ -14,7 +14,7 @@ import outcomes
 
 from autofuse.api.selecting import Wish, selected
 from autofuse.devices.cpu import CpuDevice
-from autofuse.errors import AutofuseError, UsageError
+from autofuse.errors import AutofuseError, LaunchError, UsageError
 from autofuse.search.outcome import TuneOutcome
 
 
@@ -49,6 +49,12 @@ def test_least_memory(outcome: TuneOutcome, device: CpuDevice) -> None:
 def test_a_limit_that_nothing_keeps_to(outcome: TuneOutcome, device: CpuDevice) -> None:
     with pytest.raises(AutofuseError, match=r"2\.93 KiB"):
         selected(outcome, device, Wish.of("latency", "1K"))
+
+
+def test_plans_that_all_failed_in_the_end_are_no_matter_of_memory(outcome: TuneOutcome, device: CpuDevice) -> None:
+    rows = tuple(dataclasses.replace(p, status="crashed", reason="the process ended: SIGABRT") for p in outcome.plans)
+    with pytest.raises(LaunchError, match="failed before the tune ended.*SIGABRT"):
+        selected(dataclasses.replace(outcome, plans=rows), device, Wish())
 
 
 def test_which_point_of_a_front_is_saved_is_told(outcome: TuneOutcome, device: CpuDevice) -> None:
