@@ -53,7 +53,7 @@ def test_a_limit_that_nothing_keeps_to(outcome: TuneOutcome, device: CpuDevice) 
 
 def test_plans_that_all_failed_in_the_end_are_no_matter_of_memory(outcome: TuneOutcome, device: CpuDevice) -> None:
     rows = tuple(dataclasses.replace(p, status="crashed", reason="the process ended: SIGABRT") for p in outcome.plans)
-    with pytest.raises(LaunchError, match="failed before the tune ended.*SIGABRT"):
+    with pytest.raises(LaunchError, match=r"failed before the tune ended.*SIGABRT"):
         selected(dataclasses.replace(outcome, plans=rows), device, Wish())
 
 
