@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,17 @@ def oracle_session(model: ModelProto, threads: int) -> Any:
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def timed(run: Callable[[], None], repeats: int) -> list[int]:
+    """Nanoseconds of each run, and then a pause."""
+    out = []
+    for _ in range(repeats):
+        start = time.perf_counter_ns()
+        run()
+        out.append(time.perf_counter_ns() - start)
+    time.sleep(SETTLE_SECONDS)
+    return out
 
 
 class OpenVino:
@@ -58,13 +69,7 @@ class OpenVino:
 
     def time(self, repeats: int) -> list[int]:
         """Nanoseconds of each run. Afterwards its spinning threads are given time to fall asleep."""
-        out = []
-        for _ in range(repeats):
-            start = time.perf_counter_ns()
-            self.run()
-            out.append(time.perf_counter_ns() - start)
-        time.sleep(SETTLE_SECONDS)
-        return out
+        return timed(self.run, repeats)
 
 
 class TorchCompile:
@@ -92,13 +97,7 @@ class TorchCompile:
 
     def time(self, repeats: int) -> list[int]:
         """Nanoseconds of each run. Afterwards its spinning threads are given time to fall asleep."""
-        out = []
-        for _ in range(repeats):
-            start = time.perf_counter_ns()
-            self.run()
-            out.append(time.perf_counter_ns() - start)
-        time.sleep(SETTLE_SECONDS)
-        return out
+        return timed(self.run, repeats)
 
 
 def has_torch() -> bool:

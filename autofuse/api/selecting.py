@@ -51,7 +51,7 @@ def selected(outcome: TuneOutcome, device: Device, wish: Wish) -> TuneOutcome:
         )
     fitting = [p for p in good if wish.memory is None or p.peak_bytes <= wish.memory]
     if not fitting:
-        least = min((p.peak_bytes for p in good), default=0)
+        least = min(p.peak_bytes for p in good)
         limit = bytes_text(wish.memory or 0)
         raise AutofuseError(
             f"no measured plan keeps its intermediates within {limit}; the least that one needs is {bytes_text(least)}"

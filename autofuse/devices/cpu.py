@@ -107,9 +107,8 @@ class CpuDevice:
                     if text not in made:
                         made[text] = pool.submit(self._compile, text, k.family)
                 return [made[t].result() if isinstance(t, str) else t for t in texts]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            finally:
+                pool.shutdown(cancel_futures=True)  # what nobody waits for any more is not compiled
 
     def _compile(self, text: str, family: str) -> Compiled | AutofuseError:
         """A kernel, or why there is none: the compiler refused it, or is gone, or the disk is full."""
